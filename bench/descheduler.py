@@ -26,11 +26,11 @@ from koord.descheduler.configuration import DeschedulerSetup, build_setup, load_
 from koord.descheduler.framework.plugin import EvictionProposal
 from koord.descheduler.framework.round import RoundOutcome, run_round
 from koord.descheduler.framework.snapshot import ClusterSnapshot, Workload
-from koord.descheduler.informer_transforms import trim_node_metric, trim_pod
 from koord.descheduler.migration.arbitration import arbitrate
 from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.plugins.low_node_load import balance
 from koord.descheduler.plugins.low_node_load.node_load import NodeLoad
+from koord.descheduler.snapshot_source import trim_node_metric, trim_pod
 
 NODES, PER_NODE, WORKLOADS = 5_000, 10, 2_500
 NOW_S = 1_800_000_000.0

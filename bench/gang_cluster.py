@@ -29,7 +29,7 @@ from bench.scheduler import (
     node,
     pod,
 )
-from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler import configuration
 from koord.api.koordinator.protocol import L_POD_GROUP, L_QUOTA_NAME
 from koord.api.model import to_dict
 from koord.api.schema import crd_manifests
@@ -74,7 +74,7 @@ def _quotas() -> list[dict[str, Any]]:
 
 async def _drained(plane: ControlPlane, target: Target, *, gang: bool, quota: bool) -> dict[str, float]:
     await _create(target, PODS_PATH, [_pod(i, gang=gang, quota=quota) for i in range(PODS)])
-    profile = to_dict(shipped.configuration())["profiles"][0]
+    profile = to_dict(configuration.configuration())["profiles"][0]
     del profile["schedulerName"]
     bindings = Bindings(target)
     servers = tuple(plane.pids.values())

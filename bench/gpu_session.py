@@ -20,7 +20,7 @@ import msgspec
 from koord.gpu.driver import CudaDriver, CudaError
 from koord.gpu.isolation import GpuLimits, mps_env, pipe_directory
 from koord.gpu.mps import CONTROL, MpsControl, MpsServers, MpsSettings
-from koord.host.gpu import GpuCard
+from koord.host.hardware import GpuCard
 from koord.host.io_error import IoError
 from koord.host.nvml import Nvml
 

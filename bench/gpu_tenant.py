@@ -13,8 +13,8 @@ import sys
 import time
 from typing import Any
 
-from koord.gpu import kernel, probe
-from koord.gpu.driver import CudaCard, CudaDriver, CudaError
+from koord.gpu import probe
+from koord.gpu.driver import BLOCKS_PER_SM, CudaCard, CudaDriver, CudaError
 
 RAMP_S = 0.5  # at both ends of a load, that do not count
 _SMALL_ROUNDS = 20
@@ -65,7 +65,7 @@ def _wait_for_start() -> tuple[float, float]:
 def _load(card: CudaCard, *, few_blocks: bool) -> dict[str, Any] | CudaError:
     load = probe.full_load(card)
     if few_blocks:
-        load = probe.KernelLoad(card, max(card.sm_count, 1) * kernel.BLOCKS_PER_SM, _FEW_BLOCKS_ROUNDS)
+        load = probe.KernelLoad(card, max(card.sm_count, 1) * BLOCKS_PER_SM, _FEW_BLOCKS_ROUNDS)
     start, seconds = _wait_for_start()
     failed = load.start()
     done: list[float] = []

@@ -22,7 +22,7 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
-from koord.scheduler.plugins.load_aware.node_metric import LoadNodeMetric
+from koord.scheduler.plugins.load_aware.node_load import LoadNodeMetric
 from koord.scheduler.plugins.registry import REGISTRY
 
 REPORTS_PER_SECOND = NODES / 60

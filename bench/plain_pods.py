@@ -20,8 +20,8 @@ from bench.engine import NODES, _cluster, _distinct, _equal, _same_spec
 from bench.load_aware import _LATER, PODS_PER_NODE, Reports, _report
 from bench.numa import _topology
 from bench.reservation import RESERVATIONS, _reservation
-from koord.api.config.plugin_set import PluginSet
-from koord.api.config.scheduler import shipped
+from koord.api.config.component import PluginSet
+from koord.api.config.scheduler import configuration
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, SchedulerPlugins
 from koord.api.koordinator.scheduling import Device
 from koord.api.koordinator.sigs_scheduling import ElasticQuota, PodGroup
@@ -92,13 +92,13 @@ def _objects() -> dict[str, list[Any]]:
 
 def _configuration(kept: tuple[str, ...]) -> KubeSchedulerConfiguration:
     """The shipped profile with only these of Koordinator's plugins, beside LoadAwareScheduling."""
-    given = shipped.configuration()
+    given = configuration.configuration()
     out = {name for name in KOORDINATOR_POINTS if name not in ("LoadAwareScheduling", "DefaultPreBind", *kept)}
 
     def without(held: PluginSet) -> PluginSet:
         return msgspec.structs.replace(held, enabled=tuple(p for p in held.enabled if p.name not in out))
 
-    plugins = shipped.plugins()
+    plugins = configuration.plugins()
     plugins = SchedulerPlugins(**{point.name: without(plugin_set_at(point, plugins)) for point in EXTENSION_POINTS})
     (profile,) = given.profiles
     return msgspec.structs.replace(given, profiles=(msgspec.structs.replace(profile, plugins=plugins),))

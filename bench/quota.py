@@ -23,14 +23,14 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
-from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
-from koord.scheduler.plugins.elastic_quota.quota_events import (
+from koord.scheduler.plugins.elastic_quota.admission import (
     ClusterTotalChanged,
     QuotaPodAssumed,
     QuotaPodRemoved,
     QuotaPodUpdated,
     QuotaUpdated,
 )
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.values.resources import Amounts

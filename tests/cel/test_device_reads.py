@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.cel.device_reads import driver_required, names_read
+from koord.cel.device_selector import driver_required, names_read
 from koord.cel.syntax import CelError, Node, parse
 
 

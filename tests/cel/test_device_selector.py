@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koord.cel.device_selector import DeviceSelector, cel_device, compile_selector
-from koord.cel.semantic_version import parse_version
+from koord.cel.kubernetes_functions import parse_version
 from koord.cel.syntax import CelError
 from koord.values.quantity import Quantity
 

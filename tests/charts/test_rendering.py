@@ -11,7 +11,7 @@ import yaml
 
 from koord import __version__
 from koord.api.schema import crd_manifests
-from koord.cli.manifests.koordlet_daemonset import GATE_MOUNTS, RuntimeHooks
+from koord.cli.manifests.daemonsets import GATE_MOUNTS, RuntimeHooks
 from koord.cli.manifests.manifests import COMPONENTS, OPTIONAL_COMPONENTS, manifests
 from tests.charts import golden_files
 from tests.charts.helm import CHART, HelmFailed, Obj, named, pod_specs, render, run_helm, values_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from koord.api.config.descheduler.migration_args import MigrationControllerArgs, defaulted
+from koord.api.config.descheduler.plugin_args import MigrationControllerArgs, defaulted_migration
 from koord.api.koordinator.protocol import A_PASSED_ARBITRATION, DESCHEDULER_NAME
 from koord.api.koordinator.scheduling import PodMigrationJob, Reservation
 from koord.api.kubernetes.pod import Pod
@@ -17,7 +17,7 @@ READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 
 
 def arguments(**given: Any) -> MigrationControllerArgs:
-    return defaulted(MigrationControllerArgs(**given))
+    return defaulted_migration(MigrationControllerArgs(**given))
 
 
 def make_job(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from koord.api.koordinator.custom_kinds import RESERVATIONS
-from koord.descheduler.feature_gates import DESCHEDULER_GATES, DeschedulerGate
+from koord.descheduler.configuration import DESCHEDULER_GATES, DeschedulerGate
 from koord.kube.transport.api_error import unwrap
 from tests.descheduler.descheduler_harness import DeschedulerHarness, run_in_harness
 

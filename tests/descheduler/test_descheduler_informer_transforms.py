@@ -7,7 +7,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests
 from koord.api.model import convert, to_dict
 from koord.descheduler.framework.pod_selection import pod_rank
-from koord.descheduler.informer_transforms import trim_node_metric, trim_pod
+from koord.descheduler.snapshot_source import trim_node_metric, trim_pod
 
 WHOLE = {
     "metadata": {

@@ -9,11 +9,17 @@ from typing import Any
 
 import pytest
 
-from koord.devicedaemon.known_cards import PROBE_FAILED, KnownCards, next_cards
 from koord.devicedaemon.program import RETRY_S, DeviceDaemon, run_round
 from koord.devicedaemon.settings import DeviceDaemonSettings
-from koord.devicedaemon.vendor_probe import CardFailed, ProbeResult
-from koord.devicedaemon.vendor_tool import HostTools, ToolFailed
+from koord.devicedaemon.vendor_probe import (
+    PROBE_FAILED,
+    CardFailed,
+    HostTools,
+    KnownCards,
+    ProbeResult,
+    ToolFailed,
+    next_cards,
+)
 from koord.host.devices import xpus
 from koord.host.hardware import Xpu, XpuStatus
 from koord.host.io_error import IoError

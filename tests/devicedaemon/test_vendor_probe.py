@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from koord.devicedaemon import vendor_probe
-from koord.devicedaemon.vendor_probe import Probe, ProbeResult, present_vendors
-from koord.devicedaemon.vendor_tool import ToolFailed
+from koord.devicedaemon.vendor_probe import Probe, ProbeResult, ToolFailed, present_vendors
 from koord.host.filesystem import Host, HostPaths
 from koord.host.hardware import Xpu, XpuStatus, XpuTopology
 from koord.host.io_error import IoError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from koord.devicedaemon.vendor_tool import ToolFailed
+from koord.devicedaemon.vendor_probe import ToolFailed
 from koord.host.filesystem import Host, HostPaths
 
 HUAWEI, KUNLUN, CAMBRICON, METAX = (

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from koord.gpu import kernel, probe
-from koord.gpu.driver import CudaCard, CudaDriver, CudaError
+from koord.gpu import probe
+from koord.gpu.driver import FMA_PER_ROUND, CudaCard, CudaDriver, CudaError, probe_ptx
 from koord.gpu.isolation import GpuLimits, limits_in
-from koord.gpu.verdict import VerifyReport, judge
+from koord.gpu.probe import VerifyReport, judge
 
 GIB = 1 << 30
 MPS = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4096M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
@@ -150,7 +150,7 @@ def test_a_function_that_the_driver_lacks(fake_driver: Path) -> None:
 
 @pytest.mark.parametrize(("capability", "target"), [((9, 0), 75), ((7, 0), 70), ((12, 1), 75), ((6, 1), 61)])
 def test_the_kernel_is_text_for_any_card(capability: tuple[int, int], target: int) -> None:
-    text = kernel.probe_ptx(capability)
+    text = probe_ptx(capability)
     assert f".target sm_{target}" in text
-    assert text.count("fma.rn.f32") == kernel.FMA_PER_ROUND
+    assert text.count("fma.rn.f32") == FMA_PER_ROUND
     assert text.count("{") == text.count("}") == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.gpu import verdict
+from koord.gpu import probe
 from koord.gpu.isolation import NO_LIMITS, GpuLimits
 from koord.gpu.probe import CoreMeasure, MemoryMeasure, ProbeMeasures
 
@@ -42,7 +42,7 @@ def cores(percent: float, reached: int, busy: int | None = 0) -> CoreMeasure:
     ],
 )
 def test_memory(found: MemoryMeasure, wanted: str, said: str) -> None:
-    row = verdict.judge_memory(10 * GIB, 10 * GIB, 10 * GIB, found)
+    row = probe.judge_memory(10 * GIB, 10 * GIB, 10 * GIB, found)
     assert row.verdict == wanted
     assert said in row.reason
 
@@ -61,7 +61,7 @@ def test_memory(found: MemoryMeasure, wanted: str, said: str) -> None:
     ],
 )
 def test_cores(found: CoreMeasure, wanted: str, said: str) -> None:
-    row = verdict.judge_cores(30, 30, 30, found)
+    row = probe.judge_cores(30, 30, 30, found)
     assert row.verdict == wanted
     assert said in row.reason
 
@@ -71,31 +71,31 @@ def measures(memory: MemoryMeasure | None, cores: CoreMeasure | None) -> ProbeMe
 
 
 def test_the_worst_verdict_counts() -> None:
-    good = verdict.judge(SHARE, SHARE, measures(memory(10), cores(30, 30)))
+    good = probe.judge(SHARE, SHARE, measures(memory(10), cores(30, 30)))
     assert good.verdict == "holds"
-    unknown = verdict.judge(SHARE, SHARE, measures(memory(5), cores(30, 30)))
+    unknown = probe.judge(SHARE, SHARE, measures(memory(5), cores(30, 30)))
     assert unknown.verdict == "cannot tell"
-    bad = verdict.judge(SHARE, SHARE, measures(memory(5), cores(90, 100)))
+    bad = probe.judge(SHARE, SHARE, measures(memory(5), cores(90, 100)))
     assert bad.verdict == "does not hold"
-    assert [verdict.EXIT_CODES[one.verdict] for one in (good, bad, unknown)] == [0, 1, 3]
+    assert [probe.EXIT_CODES[one.verdict] for one in (good, bad, unknown)] == [0, 1, 3]
 
 
 def test_only_what_was_asked_or_granted_is_told() -> None:
     alone = GpuLimits(provider="MPS", memory_bytes=10 * GIB)
-    report = verdict.judge(NO_LIMITS, alone, measures(memory(10), None))
+    report = probe.judge(NO_LIMITS, alone, measures(memory(10), None))
     assert [one.resource for one in report.limits] == ["memory"]
     assert report.verdict == "holds"
 
 
 def test_nothing_measured_cannot_tell() -> None:
-    report = verdict.judge(SHARE, SHARE, "no driver")
+    report = probe.judge(SHARE, SHARE, "no driver")
     assert report.verdict == "cannot tell"
     assert {one.reason for one in report.limits} == {"no driver"}
-    assert verdict.judge(NO_LIMITS, NO_LIMITS, "no share").verdict == "cannot tell"
+    assert probe.judge(NO_LIMITS, NO_LIMITS, "no share").verdict == "cannot tell"
 
 
 def test_the_condition_of_a_pod() -> None:
-    report = verdict.judge(SHARE, SHARE, measures(memory(10), cores(90, 100)))
-    condition = verdict.condition_of(report, "2026-01-01T00:00:00Z")
-    assert (condition.type, condition.status, condition.reason) == (verdict.CONDITION, "False", "DoesNotHold")
+    report = probe.judge(SHARE, SHARE, measures(memory(10), cores(90, 100)))
+    condition = probe.condition_of(report, "2026-01-01T00:00:00Z")
+    assert (condition.type, condition.status, condition.reason) == (probe.CONDITION, "False", "DoesNotHold")
     assert "cores: does not hold" in condition.message

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.host.gpu import (
+from koord.host.hardware import (
     DRAIN_P2P,
     GPU_RESET,
     LOST,

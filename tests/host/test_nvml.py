@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from koord.host.gpu import LOST, NO_HEALTH_CHECK, GpuHealth, GpuProcessUsage, MigInstance
+from koord.host.hardware import LOST, NO_HEALTH_CHECK, GpuHealth, GpuProcessUsage, MigInstance
 from koord.host.io_error import IoError
-from koord.host.nvml import Nvml
-from koord.host.nvml_health import HealthTiming
+from koord.host.nvml import HealthTiming, Nvml
 from tests.host.nvml_stub import NvmlStub
 
 FAST = HealthTiming(look_s=0.02, quiet_s=0.1)

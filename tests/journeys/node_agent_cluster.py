@@ -22,7 +22,7 @@ from koord.manager.reconcile_loop import ManagerSettings
 from koord.sim.agents.cluster_agents import SimulatedAgents
 from koord.sim.agents.node_agent import SimulatedAgent
 from koord.sim.agents.node_agent import SimulatedAgentSettings as AgentSettings
-from koord.sim.machine.step_result import ContainerOutcome
+from koord.sim.machine.simulated_machine import ContainerOutcome
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.journeys.colocation_cluster import ColocationCluster
 

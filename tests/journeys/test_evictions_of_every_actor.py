@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from koord.api.config.descheduler.plugin_args import API_VERSION
-from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler import configuration
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS, POD_MIGRATION_JOBS
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, PRIORITY_CLASSES
 from koord.api.model import to_dict
@@ -31,7 +31,7 @@ QUOTA_NAME = "quota.scheduling.koordinator.sh/name"
 
 def scheduler_config() -> dict[str, Any]:
     """Return the shipped configuration, with over-used quotas revoked after ten seconds and no thresholds of load."""
-    config = to_dict(shipped.configuration())
+    config = to_dict(configuration.configuration())
     (profile,) = config["profiles"]
     profile["pluginConfig"] = [
         *(one for one in profile["pluginConfig"] if one["name"] not in ("ElasticQuota", "LoadAwareScheduling")),

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from koord.api.config import gates
+from koord.api.config.component import PluginConfig
 from koord.api.config.descheduler.plugin_args import API_VERSION
-from koord.api.config.plugin_set import PluginConfig
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from koord.api.kubernetes.pod import Pod
@@ -28,7 +28,7 @@ from koord.kube.transport.api_error import unwrap
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.reconcile_loop import ManagerSettings
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.configuration.unsupported import without_unsupported_plugins
+from koord.scheduler.configuration.plugin_selection import without_unsupported_plugins
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.journeys.colocation_cluster import REPORT_S, pod

@@ -17,7 +17,7 @@ from koord.host.cgroup.layout import CgroupLayout
 from koord.koordlet.agent import Koordlet
 from koord.koordlet.feature_gates import default_gates
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
-from koord.koordlet.reporters.predictor import PredictorSettings
+from koord.koordlet.reporters.node_metric_reporter import PredictorSettings
 from koord.koordlet.settings import AuditSettings, KoordletSettings
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory

@@ -12,7 +12,7 @@ import pytest
 from koord.api.koordinator.custom_kinds import NODE_SLOS
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, PODS
 from koord.koordlet.agent import Koordlet
-from koord.koordlet.hook_status import ContainersStatus, ContainerValue, HooksStatus
+from koord.koordlet.agent_status import ContainersStatus, ContainerValue, HooksStatus
 from koord.koordlet.nri.settings import HookServiceSettings, NriSettings
 from koord.koordlet.strategies import runtime_hooks
 from tests.koordlet.agent_fixture import NODE, AgentFixture, ask, expect_ok, in_virtual_time

@@ -11,8 +11,8 @@ import pytest
 
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_OOM_SCORE_ADJ, BEST_EFFORT, BURSTABLE
 from koord.host.cgroup.knob import CPU_IDLE, CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT, CgroupFile
+from koord.koordlet.agent_status import CgroupStatus
 from koord.koordlet.container_values import containers_status
-from koord.koordlet.hook_status import CgroupStatus
 from koord.koordlet.hooks.hook import NodeRules
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksView, decide_runtime_hooks

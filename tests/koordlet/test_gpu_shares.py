@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from koord.host.filesystem import Host, HostPaths
-from koord.host.gpu import GpuCard
-from koord.koordlet.gpu_shares import GpuShares, GpuShareStatus
+from koord.host.hardware import GpuCard
+from koord.koordlet.gpu_shares import GpuShares, GpuShareStatus, MpsDaemonStatus
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
-from koord.koordlet.mps_keeper import MpsDaemonStatus
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from tests.gpu.test_hami_region import RegionFile

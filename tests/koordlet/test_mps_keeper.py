@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from koord.gpu.mps import MpsControl, MpsServers, MpsSettings, end_daemons
-from koord.host.gpu import GpuCard
-from koord.koordlet.mps_keeper import MpsKeeper
+from koord.host.hardware import GpuCard
+from koord.koordlet.gpu_shares import MpsKeeper
 from koord.telemetry.clock import ManualClock
 
 CONTROL = str(Path(__file__).parents[1] / "gpu" / "fake_mps_control")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from koord.host.filesystem import Host, HostPaths
-from koord.koordlet.oom_scores import OomScoreResult, OomScores, OomScoreTarget, read_oom_score_adj
+from koord.koordlet.hook_calls.node_actions import OomScoreResult, OomScores, OomScoreTarget, read_oom_score_adj
 
 KUBELET = 950
 

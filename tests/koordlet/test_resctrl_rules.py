@@ -18,10 +18,10 @@ from koord.api.koordinator.protocol import A_RESCTRL
 from koord.api.koordinator.slo import NodeSLOSpec, ResctrlQOSConfig, ResourceQOS, ResourceQOSStrategy
 from koord.host.hardware import ResctrlLimits
 from koord.koordlet.cgroup_writer.effects import WriteSchemata
+from koord.koordlet.control_loop import HostMachine
 from koord.koordlet.hooks import resctrl_pod
 from koord.koordlet.hooks.hook import NodeRules
 from koord.koordlet.hooks.resctrl_pod import AMD, HYGON, INTEL
-from koord.koordlet.host_machine import HostMachine
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.machine import L3Cache
 from koord.koordlet.strategies.resctrl import ResctrlView, decide_resctrl

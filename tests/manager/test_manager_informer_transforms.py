@@ -14,7 +14,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests, recorded_qos_class
 from koord.api.model import convert, encode
 from koord.manager.feature_gates import MANAGER_GATES
-from koord.manager.informer_transforms import register_transforms, trim_node_metric, trim_pod
+from koord.manager.program import register_transforms, trim_node_metric, trim_pod
 from koord.manager.reconcile_loop import ManagerContext, ManagerSettings
 from tests.manager.manager_harness import run_with_context
 

@@ -16,8 +16,7 @@ from koord.api.kubernetes.admission import AdmissionRequest
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable
-from koord.manager.quota_evaluator import EvaluatorOptions, QuotaEvaluator
-from koord.manager.quota_topology_cache import QuotaTopologyCache
+from koord.manager.quota_topology_cache import EvaluatorOptions, QuotaEvaluator, QuotaTopologyCache
 from koord.manager.reconcile_loop import ManagerContext
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
 from tests.manager.manager_harness import FaultyTransport, run_with_faulty_transport

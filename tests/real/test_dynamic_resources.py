@@ -33,8 +33,7 @@ from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.scheduler.framework.attempt import failure_of_decision
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.plugins.dynamic_resources.claim_cache import ClaimCache
-from koord.scheduler.plugins.dynamic_resources.claim_status import FINALIZER
+from koord.scheduler.plugins.dynamic_resources.claim_cache import FINALIZER, ClaimCache
 from tests.real.reach import connect
 from tests.real.test_scheduler_takeover import MARGIN_S, SECOND_THOUGHT_S, Standby, kube_scheduler
 from tools import assets, controlplane

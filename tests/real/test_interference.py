@@ -23,12 +23,12 @@ from koord.host.cgroup.knob import CPU_PRESSURE, CPU_QUOTA
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.filesystem import Host
+from koord.koordlet.agent_status import InterferenceStatus
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
-from koord.koordlet.interference_status import InterferenceStatus
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.series.metric_kind import retention_s
 from koord.koordlet.series.store import SeriesStore

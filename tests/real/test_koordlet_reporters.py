@@ -22,8 +22,8 @@ from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.reclaimable import PeakPrediction, ResourceAmount
 from koord.koordlet.reporters.node_metric_reporter import NodeMetricInputs as MetricSight
 from koord.koordlet.reporters.node_metric_reporter import NodeMetricReporter
-from koord.koordlet.reporters.topology_reporter import TopologyInputs as TopologySight
-from koord.koordlet.reporters.topology_reporter import TopologyReporter, TopologyReporterSettings
+from koord.koordlet.reporters.object_reporter import TopologyInputs as TopologySight
+from koord.koordlet.reporters.object_reporter import TopologyReporter, TopologyReporterSettings
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.kube.client.typed_client import Client

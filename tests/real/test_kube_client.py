@@ -19,7 +19,7 @@ from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.kube.client.retrying_caller import NEVER_RETRY, RetryPolicy
 from koord.kube.client.typed_client import Client
-from koord.kube.config.kubeconfig_context import ConnectionOverrides
+from koord.kube.config.kubeconfig import ConnectionOverrides
 from koord.kube.config.loader import load_connection
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.http import HttpTransport

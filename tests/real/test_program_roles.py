@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from koord.api.config.descheduler.migration_args import DELETE, SOFT_EVICTION
+from koord.api.config.descheduler.plugin_args import DELETE, SOFT_EVICTION
 from koord.api.koordinator.custom_kinds import (
     CLUSTER_COLOCATION_PROFILES,
     ELASTIC_QUOTA_PROFILES,

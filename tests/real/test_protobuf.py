@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from koord.embedded.apiserver.protobuf import swagger
-from koord.embedded.apiserver.protobuf.decoding import MEDIA_TYPE, decode_envelope, open_envelope
+from koord.embedded.apiserver.protobuf.messages import MEDIA_TYPE, decode_envelope, open_envelope
 from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
 from koord.embedded.apiserver.schema.builtin_types import builtin_types
 from koord.kube.transport.interface import JSON

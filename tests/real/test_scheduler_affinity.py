@@ -26,7 +26,7 @@ from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.scheduler.framework.decision import Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
-from koord.scheduler.plugins.pod_topology_spread.owners import REPLICA_SET, SERVICE, OwnerIndex
+from koord.scheduler.plugins.pod_topology_spread.constraint import REPLICA_SET, SERVICE, OwnerIndex
 from koord.scheduler.plugins.pod_topology_spread.plugin import PodTopologySpread
 from koord.values.selector import Selector
 from tests.real.reach import connect

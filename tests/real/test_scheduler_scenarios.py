@@ -17,7 +17,7 @@ import yaml
 from koord.api.schema import crd_manifests
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration, load_configuration
-from koord.scheduler.configuration.unsupported import without_unsupported_plugins
+from koord.scheduler.configuration.plugin_selection import without_unsupported_plugins
 from koord.scheduler.plugins.registry import REGISTRY
 from tests.real.kubectl import kubectl
 from tests.real.scheduler_process import running

@@ -14,7 +14,7 @@ import pytest
 from koord.api.kubernetes.builtin_kinds import NODES, SERVICE_ACCOUNTS
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.client.typed_client import Client
-from koord.kube.config.kubeconfig_context import ConnectionOverrides
+from koord.kube.config.kubeconfig import ConnectionOverrides
 from koord.kube.config.loader import load_connection
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import unwrap

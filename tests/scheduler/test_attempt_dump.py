@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from koord.scheduler.attempt_dump import AttemptDump, diagnosis, filter_lines, score_table
 from koord.scheduler.explain import http
 from koord.scheduler.framework.decision import AttemptError, ChosenNode, NodeRejections, ScoredNode, Unschedulable
 from koord.scheduler.framework.verdict import reject, unresolvable
+from koord.scheduler.scheduler_monitor import AttemptDump, diagnosis, filter_lines, score_table
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.telemetry.http_routing import HttpCall
 from tests.scheduler.builders import make_node, make_pod, make_state
@@ -107,9 +107,9 @@ def test_a_running_scheduler_writes_what_is_switched_on(caplog: pytest.LogCaptur
             gone = HttpCall(method="GET", path="/", parameters={"nodeName": "gone"})
             assert json.loads(load(gone).body) == {}
 
-    with caplog.at_level(logging.INFO, "koord.scheduler.attempt_dump"):
+    with caplog.at_level(logging.INFO, "koord.scheduler.scheduler_monitor"):
         run_virtual(main)
-    said = [record.getMessage() for record in caplog.records if record.name == "koord.scheduler.attempt_dump"]
+    said = [record.getMessage() for record in caplog.records if record.name == "koord.scheduler.scheduler_monitor"]
     (table,) = [line for line in said if line.startswith("scores of default/fits")]
     assert len(table.splitlines()) == 1 + 2 + 2
     assert 'Failed to filter for Pod "default/large" on Node "n0"' in "\n".join(said)

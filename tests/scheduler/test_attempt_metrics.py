@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from koord.api.config.plugin_set import PluginEntry as Named
-from koord.api.config.plugin_set import PluginSet
+from koord.api.config.component import PluginEntry as Named
+from koord.api.config.component import PluginSet
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
 from koord.kube.transport.interface import ApiRequest
 from koord.scheduler.cache.node_info import NodeInfo

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from koord.api.config.plugin_set import PluginConfig
-from koord.api.config.scheduler import shipped
+from koord.api.config.component import PluginConfig
+from koord.api.config.scheduler import configuration
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.scheduler.configuration.completed_config import CompletedConfig
@@ -119,7 +119,7 @@ def test_whose_controllers_run(wanted: tuple[str, ...], runs: set[str]) -> None:
 )
 def test_a_scheduler_runs_those_that_are_wanted(options: dict[str, Any], missing: set[str]) -> None:
     def made(**options: Any) -> set[str]:
-        config = shipped.configuration()
+        config = configuration.configuration()
         (profile,) = config.profiles
         aware = PluginConfig(name="Coscheduling", args={"awareNetworkTopology": True})
         others = tuple(entry for entry in profile.plugin_config if entry.name != aware.name)

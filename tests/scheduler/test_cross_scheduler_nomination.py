@@ -11,8 +11,7 @@ from koord.api.kubernetes.builtin_kinds import PODS, PRIORITY_CLASSES
 from koord.cli import scheduler_setup
 from koord.kube.transport.api_error import unwrap
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.explain.snapshot import ApiSnapshot
-from koord.scheduler.explain.what_if import WhatIf
+from koord.scheduler.explain.what_if import ApiSnapshot, WhatIf
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.scheduler.builders import make_pod
 from tests.scheduler.faulty_cluster import FaultyCluster, faulty_cluster

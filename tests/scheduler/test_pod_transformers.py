@@ -18,8 +18,7 @@ from koord.kube.transport.api_error import unwrap
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.explain.http import Explainer
-from koord.scheduler.explain.snapshot import ApiSnapshot
-from koord.scheduler.explain.what_if import WhatIf
+from koord.scheduler.explain.what_if import ApiSnapshot, WhatIf
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.scheduler.faulty_cluster import FaultyCluster, faulty_cluster
 

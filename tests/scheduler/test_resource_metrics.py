@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from koord.api.model import convert
+from koord.scheduler.cache.pod_info import PodShapes
 from koord.scheduler.cache.pod_model import Pod
-from koord.scheduler.cache.pod_shape import PodShapes
 from koord.scheduler.resource_metrics import render_resource_metrics
 
 

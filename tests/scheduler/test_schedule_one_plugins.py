@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.plugin_set import PluginEntry as Named
-from koord.api.config.plugin_set import PluginSet
+from koord.api.config.component import PluginEntry as Named
+from koord.api.config.component import PluginSet
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS
 from koord.kube.informer.reflector import MalformedObject

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from koord.api.config.plugin_set import PluginEntry, PluginSet
+from koord.api.config.component import PluginEntry, PluginSet
 from koord.api.config.scheduler.configuration import SchedulerPlugins
 from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.protocol import L_SCHEDULER_NAME

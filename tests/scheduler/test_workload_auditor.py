@@ -10,8 +10,13 @@ import pytest
 
 from koord.api.kubernetes.builtin_kinds import PODS, PRIORITY_CLASSES
 from koord.kube.transport.api_error import unwrap
-from koord.scheduler.workload_auditor import Measured, WorkloadAuditorSettings, WorkloadEvent, WorkloadRecord
-from koord.scheduler.workload_auditor_metrics import metric_label_keys
+from koord.scheduler.workload_auditor import (
+    Measured,
+    WorkloadAuditorSettings,
+    WorkloadEvent,
+    WorkloadRecord,
+    metric_label_keys,
+)
 from koord.telemetry import metrics
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.telemetry.metrics import MetricRegistry

@@ -20,8 +20,8 @@ from koord.cli import scheduler_setup
 from koord.cli.up import local_manager
 from koord.descheduler.configuration import DeschedulerSetup
 from koord.descheduler.context import DeschedulerContext, DeschedulerMetrics
-from koord.descheduler.informer_transforms import register_transforms as descheduler_transforms
 from koord.descheduler.program import Descheduler
+from koord.descheduler.snapshot_source import register_transforms as descheduler_transforms
 from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.client.typed_client import Client
@@ -34,8 +34,8 @@ from koord.kube.leader_election import LeaseConfig
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.fenced_socket import WriteFence
 from koord.manager.feature_gates import MANAGER_GATES
-from koord.manager.informer_transforms import register_transforms as manager_transforms
 from koord.manager.program import Manager
+from koord.manager.program import register_transforms as manager_transforms
 from koord.manager.reconcile_loop import NAMESPACE, ManagerContext, ManagerSettings
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.scheduler import Scheduler

@@ -16,11 +16,9 @@ from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import WallClock
 from koord.telemetry.metrics import MetricRegistry
-from koord.yarn.capacity import held_by_yarn
-from koord.yarn.cluster_state import OperatorSettings
+from koord.yarn.capacity import BatchAmounts, held_by_yarn
 from koord.yarn.hadoop_config import YarnCluster
-from koord.yarn.models import BatchAmounts
-from koord.yarn.operator import YarnOperator
+from koord.yarn.operator import OperatorSettings, YarnOperator
 from koord.yarn.resource_manager import Caller, ResourceManagerClient
 
 CPU, MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"

@@ -18,9 +18,17 @@ from koord.manager.colocation.node_patch import DesiredResources, _after_third_p
 from koord.values.quantity import Quantity
 from koord.wire.hadoop_yarn import DECOMMISSIONING, RUNNING, NodeReport, ResourceMessage
 from koord.yarn.capacity import (
+    BatchAmounts,
+    NodeManager,
     PlacedNodeManager,
     SeenNodeManager,
     SeenNodeManagers,
+    YarnContainer,
+    YarnNode,
+    YarnNodeStatus,
+    YarnPod,
+    YarnPodSpec,
+    YarnPodStatus,
     decide_capacity,
     decide_cluster,
     decide_held,
@@ -28,19 +36,9 @@ from koord.yarn.capacity import (
     lent_to_batch,
     place_node_managers,
     total_held,
-    with_yarn_allocation,
-)
-from koord.yarn.models import (
-    BatchAmounts,
-    NodeManager,
-    YarnContainer,
-    YarnNode,
-    YarnNodeStatus,
-    YarnPod,
-    YarnPodSpec,
-    YarnPodStatus,
     transform_node,
     transform_pod,
+    with_yarn_allocation,
 )
 
 ORIGIN, THIRD = "node.koordinator.sh/originExtendedAllocatable", "node.koordinator.sh/thirdPartyAllocations"

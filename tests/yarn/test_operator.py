@@ -11,7 +11,7 @@ import pytest
 
 from koord.api.koordinator.yarn import DEFAULT_CLUSTER_ID, YarnNodeId
 from koord.wire.hadoop_yarn import ResourceMessage
-from koord.yarn.models import BatchAmounts
+from koord.yarn.capacity import BatchAmounts
 from tests.yarn.fake_resource_manager import FakeNodeManager, FakeResourceManager, FakeYarn, cluster_of, running
 from tests.yarn.operator_site import CPU, MEMORY, QUICK, operating, operator_site, until, until_held
 

@@ -25,7 +25,7 @@ from koord.cli.manifests.cluster_objects import (
     webhook_configurations,
 )
 from koord.cli.manifests.manifests import CONFIG_NAME
-from koord.descheduler.feature_gates import DESCHEDULER_GATES
+from koord.descheduler.configuration import DESCHEDULER_GATES
 from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.webhook_server.routes import ROUTES, TIMEOUT_S

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from koord.api.koordinator.yarn import OPERATOR_PROGRAM
 from koord.api.kubernetes.rbac import RbacRule
-from koord.cli.manifests import deployments, device_daemon, koordlet_daemonset
+from koord.cli.manifests import daemonsets, deployments
+from koord.cli.manifests.cluster_objects import rbac_objects, service_account
 from koord.cli.manifests.manifests import gpu_templates_config
-from koord.cli.manifests.rbac_objects import rbac_objects, service_account
 from koord.descheduler import program as descheduler_program
 from koord.koordlet import settings as koordlet_settings
 from koord.manager import program as manager_program
@@ -121,33 +121,33 @@ def yarn_operator_template() -> str:
 
 
 def koordlet_template() -> str:
-    told = rbac(koordlet_daemonset.NAME, (*koordlet_settings.RBAC_RULES, *koordlet_settings.INTERFERENCE_RBAC_RULES))
-    rights = rbac(koordlet_daemonset.NAME, koordlet_settings.RBAC_RULES)
+    told = rbac(daemonsets.KOORDLET, (*koordlet_settings.RBAC_RULES, *koordlet_settings.INTERFERENCE_RBAC_RULES))
+    rights = rbac(daemonsets.KOORDLET, koordlet_settings.RBAC_RULES)
     (role,), (told_role,) = ([one for one in made if one["kind"] == "ClusterRole"] for made in (rights, told))
     for one in (role, told_role):
         _kubelet_rights(one["rules"])
     role["rules"] = When(".Values.koordlet.tellInterference", told_role["rules"], role["rules"])
-    (workload,) = koordlet_daemonset.koordlet_objects(
+    (workload,) = daemonsets.koordlet_objects(
         NAMESPACE,
         image("koordlet"),
-        ",".join(f"{gate}=true" for gate in koordlet_daemonset.GATE_MOUNTS),
+        ",".join(f"{gate}=true" for gate in daemonsets.GATE_MOUNTS),
         runtime_hooks="proxy",
     )
     container = _pod(workload, "koordlet")
     port = "{{ .Values.koordlet.metrics.port }}"
     set_flag(container, "--addr", f":{port}")
-    shipped = koordlet_daemonset.SHIPPED_KOORDLET_GATES
+    shipped = daemonsets.SHIPPED_KOORDLET_GATES
     gates = f'.Values.koordlet.features | default "{shipped}"'
     set_flag(container, "--feature-gates", f"{{{{ {gates} }}}}")
     set_flag(container, "--enable-nri-runtime-hook", '{{ eq .Values.koordlet.runtimeHooks "nri" }}')
     proxied = 'eq .Values.koordlet.runtimeHooks "proxy"'
     set_flag(container, "--runtime-hooks-server", f'{{{{ {proxied} | ternary "on" "off" }}}}')
-    socket = '{{ trimSuffix "/" .Values.koordlet.hostDirs.koordletSockDir }}/' + koordlet_daemonset.PROXY_SOCKET
+    socket = '{{ trimSuffix "/" .Values.koordlet.hostDirs.koordletSockDir }}/' + daemonsets.PROXY_SOCKET
     set_flag(container, "--runtime-hooks-host-endpoint", socket)
     args = container["args"]
     args[-1] = When(proxied, args[-1])
     restores = ".Values.koordlet.restore"
-    args.append(When(restores, koordlet_daemonset.SAFE_MODE))
+    args.append(When(restores, daemonsets.SAFE_MODE))
     args.append(When(".Values.koordlet.tellInterference", "--tell-interference"))
     for field in ("containerPort", "hostPort"):
         replace(workload, f"{CONTAINER}/ports/0/{field}", port)
@@ -162,13 +162,13 @@ def koordlet_template() -> str:
         When(".Values.koordlet.runtimeClassName", _action("koordlet.runtimeClassName")),
     )
     # The same list of arguments: what is appended to the agent's is appended to its own.
-    init = koordlet_daemonset.restoring_container(container)
+    init = daemonsets.restoring_container(container)
     add(workload, f"{POD}/initContainers", When(restores, [init]))
     return _program("koordlet", [*rights, workload], gate_values("koordlet", gates))
 
 
 def device_daemon_template() -> str:
-    (workload,) = device_daemon.device_daemon_objects(NAMESPACE, image("deviceDaemon"))
+    (workload,) = daemonsets.device_daemon_objects(NAMESPACE, image("deviceDaemon"))
     _pod(workload, "deviceDaemon")
     shown = ".Values.deviceDaemon"
     replace(workload, f"{POD}/tolerations", When(f"{shown}.tolerations", _values("deviceDaemon.tolerations")))
@@ -200,8 +200,8 @@ def _host_paths(workload: Obj, proxied: str) -> None:
             volume["hostPath"]["path"] = _action(f"koordlet.hostDirs.{named.pop(volume['name'])}")
     if named:
         raise KeyError(f"koordlet has no volumes {', '.join(named)}")
-    needed = {name: proxied for name, _, _, _ in koordlet_daemonset.PROXY_MOUNTS}
-    needed |= {mount[0]: f"$gates.{gate}" for gate, mount in koordlet_daemonset.GATE_MOUNTS.items()}
+    needed = {name: proxied for name, _, _, _ in daemonsets.PROXY_MOUNTS}
+    needed |= {mount[0]: f"$gates.{gate}" for gate, mount in daemonsets.GATE_MOUNTS.items()}
     for holder, field in ((pod, "volumes"), (pod["containers"][0], "volumeMounts")):
         holder[field] = [When(needed[one["name"]], one) if one["name"] in needed else one for one in holder[field]]
 

@@ -10,10 +10,9 @@ from koord.descheduler.context import DeschedulerMetrics
 from koord.embedded.apiserver.server import SERVER_METRICS
 from koord.koordlet import gpu_shares, scrape_metrics
 from koord.koordlet.metrics import KoordletMetrics
-from koord.kube.controller.process import leader_status
-from koord.kube.transport.request_metrics import RestMetrics
+from koord.kube.controller.process import RestMetrics, leader_status
 from koord.manager.configuration.watcher import SLO_CONFIG_METRICS
-from koord.manager.controllers.noderesource.controller import NODERESOURCE_METRICS
+from koord.manager.controllers.noderesource import NODERESOURCE_METRICS
 from koord.manager.controllers.per_node_object import NODEMETRIC_METRICS, NODESLO_METRICS
 from koord.manager.controllers.webhook_bypass import WEBHOOK_BYPASS_METRICS
 from koord.manager.program import IS_LEADER
@@ -25,12 +24,12 @@ from koord.scheduler.metrics import SCHEDULER_READINGS, KoordinatorMetrics, Sche
 from koord.scheduler.plugins.coscheduling.metrics import WAITING_GANG_GROUPS
 from koord.scheduler.plugins.elastic_quota.metrics import QUOTA_SPEC, QUOTA_STATUS
 from koord.scheduler.plugins.reservation.metrics import RESERVATION_PHASE, RESERVATION_RESOURCE
-from koord.scheduler.workload_auditor_metrics import WorkloadAuditorMetrics
+from koord.scheduler.workload_auditor import WorkloadAuditorMetrics
 from koord.telemetry.component_server import health_check_metrics
 from koord.telemetry.metrics import MetricDeclaration, MetricRegistry
 from koord.telemetry.process import PROCESS_METRICS
 from koord.yarn.copilot.program import CopilotMetrics
-from koord.yarn.metrics import YARN_OPERATOR_METRICS
+from koord.yarn.operator import YARN_OPERATOR_METRICS
 
 
 class Program(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koord.cli.manifests import deployments, koordlet_daemonset
+from koord.cli.manifests import daemonsets, deployments
 from koord.values.quantity import Quantity
 from tools.monitoring.alert import Alert, AlertGroup
 
@@ -13,7 +13,7 @@ _NEAR_LIMIT = 0.9
 
 def _near(resource: str) -> tuple[float, float]:
     """Return nine tenths of the limit that the chart gives programs of the control plane, and koordlet."""
-    limits = (deployments.RESOURCES["limits"][resource], koordlet_daemonset.RESOURCES["limits"][resource])
+    limits = (deployments.RESOURCES["limits"][resource], daemonsets.KOORDLET_RESOURCES["limits"][resource])
     control_plane, agent = (Quantity.parse(limit).milli_value() / 1000 * _NEAR_LIMIT for limit in limits)
     return control_plane, agent
 

@@ -76,12 +76,12 @@ NODE_COMMANDS: LazyCommands = {
     "devices": ("koord.cli.commands.node_occupancy", "devices", "Who holds which device of a node."),
     "cpus": ("koord.cli.commands.node_occupancy", "cpus", "Who holds which CPU of a node."),
     "capabilities": (
-        "koord.cli.commands.node_capabilities",
+        "koord.cli.commands.node_agent",
         "capabilities",
         "Which kernel files work on a node, and which do not.",
     ),
     "hooks": (
-        "koord.cli.commands.node_hooks",
+        "koord.cli.commands.node_agent",
         "hooks",
         "How runtime hooks are connected on a node, and what each does.",
     ),

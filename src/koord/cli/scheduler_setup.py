@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 
 from koord.api.config.field_error import FieldError
-from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler import configuration
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
-from koord.scheduler.configuration.unsupported import profiles_without_koordinator, without_unsupported_plugins
+from koord.scheduler.configuration.plugin_selection import profiles_without_koordinator, without_unsupported_plugins
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, PluginFactory, load_plugins
 
 _LOG = logging.getLogger(__name__)
@@ -27,8 +27,10 @@ DEFAULT_SCHEDULER_NAME = "default-scheduler"
 
 def default_configuration() -> KubeSchedulerConfiguration:
     """Return the default configuration: every schedulerName that a pod may have is served here."""
-    given = shipped.configuration()
-    kubernetes = KubeSchedulerProfile(scheduler_name=DEFAULT_SCHEDULER_NAME, plugins=shipped.reservation_plugins())
+    given = configuration.configuration()
+    kubernetes = KubeSchedulerProfile(
+        scheduler_name=DEFAULT_SCHEDULER_NAME, plugins=configuration.reservation_plugins()
+    )
     return msgspec.structs.replace(given, profiles=(*given.profiles, kubernetes))
 
 

@@ -1,4 +1,7 @@
-"""The configuration of the descheduler: loading, building of profiles and plugins, field errors and warnings."""
+"""The configuration of the descheduler: loading, building of profiles and plugins, field errors and warnings.
+
+The table of feature gates names the reader of each; it drives parsing, help and documentation.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ from typing import Any
 
 import msgspec
 
+from koord.api.config.component import PluginConfig
 from koord.api.config.decode import decode_strict as load_document
 from koord.api.config.descheduler import configuration
 from koord.api.config.descheduler.configuration import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.descheduler.configuration import DeschedulerProfile as ProfileConfig
 from koord.api.config.field_error import FieldError
-from koord.api.config.plugin_set import PluginConfig
+from koord.api.config.gates import BETA, FeatureGate
 from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, RoundLimits, overrides_method
 from koord.descheduler.framework.pod_selection import build_selector
 from koord.descheduler.plugins.registry import REGISTRY, PluginFactory
@@ -243,3 +247,16 @@ def _low_node_load_warnings(args: dict[str, Any], path: str) -> Iterator[tuple[s
     anomaly = args.get("anomalyCondition") or {}
     if anomaly.get("consecutiveAbnormalities") == 1:
         yield f"{path}.anomalyCondition.consecutiveAbnormalities", "is 1: a single reading is enough to move pods"
+
+
+class DeschedulerGate(FeatureGate, frozen=True, kw_only=True):
+    """A gate of koord-descheduler and its reader below koord.descheduler."""
+
+    reader: str
+
+
+DESCHEDULER_GATES: Mapping[str, DeschedulerGate] = {
+    "DisablePVCReservation": DeschedulerGate(
+        False, BETA, "reservations for migrated pods leave their volume claims out", reader="migration.writer"
+    )
+}

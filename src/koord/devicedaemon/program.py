@@ -11,10 +11,16 @@ from collections.abc import Mapping
 import msgspec
 
 from koord.api.model import to_dict
-from koord.devicedaemon.known_cards import KnownCards, next_cards
 from koord.devicedaemon.settings import DeviceDaemonSettings
-from koord.devicedaemon.vendor_probe import ProbeResult, present_vendors
-from koord.devicedaemon.vendor_tool import HostTools, RunTool, ToolFailed
+from koord.devicedaemon.vendor_probe import (
+    HostTools,
+    KnownCards,
+    ProbeResult,
+    RunTool,
+    ToolFailed,
+    next_cards,
+    present_vendors,
+)
 from koord.host.filesystem import Host, HostPaths
 from koord.host.hardware import Xpu
 from koord.host.io_error import IoError

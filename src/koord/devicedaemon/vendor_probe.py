@@ -2,20 +2,83 @@
 
 A probe that cannot tell which cards there are fails as a whole. A card that cannot be described is named in `failed`,
 and the others are kept.
+
+The tools are run on the host: from a container they are run with the host's root as their own.
+
+The cards of a vendor are kept over several rounds, with those that a round could not describe. A tool that fails once
+is not believed: the cards are as they were. One that fails again makes them unhealthy, so that nobody is given a card
+that cannot be looked after; pods that have one keep it. A good round ends it.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 
 import msgspec
 
-from koord.devicedaemon.vendor_tool import RunTool, ToolFailed
 from koord.host.devices import pci_addresses, pci_attribute, pci_location
 from koord.host.filesystem import Host
 from koord.host.hardware import Xpu, XpuStatus, XpuTopology
 from koord.host.io_error import IoError
+
+TIMEOUT_S = 30.0
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/mxdriver/bin:/opt/maca/bin"
+# The image has no chroot program. `warnings` is imported by execvp, and cannot be after the change of root.
+_CHROOT = (
+    "import os, sys, warnings\n"
+    "os.chroot(sys.argv[1]); os.chdir('/')\n"
+    "try:\n    os.execvp(sys.argv[2], sys.argv[2:])\n"
+    "except OSError as error:\n    sys.exit(f'{sys.argv[2]}: {error.strerror}')\n"
+)
+
+
+class ToolFailed(msgspec.Struct, frozen=True):
+    """ToolFailed says why a tool gave no usable answer."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+RunTool = Callable[..., str | ToolFailed]  # the words of the command to what it printed
+
+
+class HostTools:
+    """HostTools runs the tools of the machine whose root is at `root`."""
+
+    def __init__(self, root: str, timeout_s: float = TIMEOUT_S) -> None:
+        self._root = root
+        self._timeout_s = timeout_s
+
+    def run(self, *command: str) -> str | ToolFailed:
+        """Return what the command printed. One that fails, or does not end in time, is a failure with its words."""
+        elsewhere = self._root != "/"
+        words = [sys.executable, "-I", "-c", _CHROOT, self._root, *command] if elsewhere else list(command)
+        shown = " ".join(command)
+        try:
+            done = subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=self._timeout_s,
+                env={**os.environ, "PATH": _PATH, "LC_ALL": "C"} if elsewhere else {**os.environ, "LC_ALL": "C"},
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return ToolFailed(f"{shown}: no answer after {self._timeout_s:g} s")
+        except OSError as error:
+            return ToolFailed(f"{shown}: {error.strerror}")
+        text = done.stdout.decode("utf-8", "replace")
+        if done.returncode != 0:
+            said = (done.stderr.decode("utf-8", "replace").strip() or text.strip())[-500:]
+            return ToolFailed(f"{shown}: exit status {done.returncode}: {said}")
+        return text
+
 
 GPU_CORE, GPU_MEMORY = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory"
 NPU_CORE, NPU_CPU, NPU_DVPP = "huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp"
@@ -343,3 +406,30 @@ VENDORS = (
     Vendor(name="cambricon", pci_vendor="cabc", probe=probe_cambricon),
     Vendor(name="metax", pci_vendor="9999", probe=probe_metax),
 )
+
+
+PROBE_FAILED = "ProbeFailed"
+PATIENCE = 1  # failed rounds in a row that change nothing
+
+
+class KnownCards(msgspec.Struct, frozen=True):
+    """The cards of one vendor, and how many rounds in a row failed."""
+
+    devices: tuple[Xpu, ...] = ()
+    failures: int = 0
+
+
+def next_cards(before: KnownCards, outcome: ProbeResult | ToolFailed) -> KnownCards:
+    """Return the cards after a round."""
+    if isinstance(outcome, ToolFailed):
+        failures = before.failures + 1
+        if failures <= PATIENCE:
+            return KnownCards(before.devices, failures)
+        return KnownCards(tuple(_unhealthy(one, outcome.reason) for one in before.devices), failures)
+    reasons = {one.minor: one.reason for one in outcome.failed}
+    kept = [_unhealthy(one, reasons[one.minor]) for one in before.devices if one.minor in reasons]
+    return KnownCards(tuple(sorted((*outcome.devices, *kept), key=lambda one: int(one.minor))))
+
+
+def _unhealthy(device: Xpu, reason: str) -> Xpu:
+    return msgspec.structs.replace(device, status=XpuStatus(err_code=PROBE_FAILED, err_message=reason))

@@ -13,7 +13,7 @@ import msgspec
 
 from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.host import core_sched, perf, resctrl, tc
-from koord.host.cgroup.device_codec import DeviceNumberCodec, IoCostCodec
+from koord.host.cgroup.codec import DeviceNumberCodec, IoCostCodec
 from koord.host.cgroup.knob import (
     CPU_BURST,
     CPU_IDLE,

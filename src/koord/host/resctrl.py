@@ -10,8 +10,8 @@ from collections.abc import Iterable
 import msgspec
 
 from koord.host import libc
-from koord.host.cgroup.device_codec import SchemataCodec
-from koord.host.cgroup.stat import parse_ids
+from koord.host.cgroup.codec import SchemataCodec
+from koord.host.cgroup.usage import parse_ids
 from koord.host.filesystem import Host
 from koord.host.hardware import ResctrlLimits
 from koord.host.hardware_topology import cpu_model

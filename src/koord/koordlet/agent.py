@@ -24,11 +24,11 @@ from koord.host.cgroup.tree import CgroupTree
 from koord.host.filesystem import Host
 from koord.host.hardware import Capability
 from koord.host.io_error import IoError
+from koord.koordlet.agent_status import ContainersStatus, HooksStatus, InterferenceStatus
 from koord.koordlet.control_loop import ControlLoop, run_steps_cooperatively
 from koord.koordlet.evictor import FILE_NAME, EvictionJournal, KoordletEvictor, build_pod_stopper
 from koord.koordlet.gpu_shares import GpuSharing, GpusStatus
 from koord.koordlet.hook_calls.service import HookService
-from koord.koordlet.hook_status import ContainersStatus, HooksStatus
 from koord.koordlet.http_endpoints import EndpointSources, build_endpoint
 from koord.koordlet.inputs.kubelet_client import KubeletClient
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager, NodeInputs
@@ -37,7 +37,6 @@ from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.inputs.pod_source import PodSource
 from koord.koordlet.inputs.volume_mounts import VolumeMounts
 from koord.koordlet.inputs.yarn_containers import YarnContainers, yarn_application
-from koord.koordlet.interference_status import InterferenceStatus
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporter_set import ReporterSet

@@ -11,9 +11,9 @@ import msgspec
 from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, CgroupFile
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError
+from koord.koordlet.agent_status import CgroupStatus, ContainersStatus, ContainerValue
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.executor_state import KnownFile
-from koord.koordlet.hook_status import CgroupStatus, ContainersStatus, ContainerValue
 from koord.koordlet.hooks.hook import SchemataLine
 from koord.koordlet.hooks.registry import DecidedValue, HookDecision
 from koord.koordlet.inputs.pod_meta import PodMeta

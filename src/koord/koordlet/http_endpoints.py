@@ -9,9 +9,8 @@ import msgspec
 
 from koord.host.audit_log import AuditLog, AuditPageRefused
 from koord.host.io_error import IoError
+from koord.koordlet.agent_status import ContainersStatus, HooksStatus, InterferenceStatus
 from koord.koordlet.gpu_shares import GpusStatus
-from koord.koordlet.hook_status import ContainersStatus, HooksStatus
-from koord.koordlet.interference_status import InterferenceStatus
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
 from koord.koordlet.strategies.runner import StrategyStatus

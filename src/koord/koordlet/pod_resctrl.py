@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from koord.host import resctrl
-from koord.host.cgroup.device_codec import SchemataCodec
+from koord.host.cgroup.codec import SchemataCodec
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError, malformed
 from koord.koordlet.hooks.hook import SchemataLine

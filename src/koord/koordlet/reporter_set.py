@@ -11,14 +11,12 @@ from koord.koordlet.inputs.kubelet_client import KubeletClient
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager
 from koord.koordlet.inputs.node_watcher import NodeWatcher
 from koord.koordlet.inputs.pod_source import PodSource
-from koord.koordlet.reporters import node_metric_reporter, topology_reporter
+from koord.koordlet.reporters import node_metric_reporter, object_reporter
 from koord.koordlet.reporters.builders.node_metric import MAX_SAMPLE_AGE_S, GpuIdentity
 from koord.koordlet.reporters.builders.reclaimable import Reclaimable
-from koord.koordlet.reporters.device_reporter import DeviceReporter
 from koord.koordlet.reporters.interference_reporter import InterferenceReporter
-from koord.koordlet.reporters.node_metric_reporter import NodeMetricReporter
-from koord.koordlet.reporters.predictor import Predictor
-from koord.koordlet.reporters.topology_reporter import TopologyReporter
+from koord.koordlet.reporters.node_metric_reporter import NodeMetricReporter, Predictor
+from koord.koordlet.reporters.object_reporter import DeviceReporter, TopologyReporter
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies import interference_view
@@ -141,7 +139,7 @@ class ReporterSet:
             max_sample_age_s=max(MAX_SAMPLE_AGE_S, 3 * self._settings.collect.interval_s),
         )
 
-    def _topology_inputs(self) -> topology_reporter.TopologyInputs:
-        return topology_reporter.TopologyInputs(
+    def _topology_inputs(self) -> object_reporter.TopologyInputs:
+        return object_reporter.TopologyInputs(
             node=self._node_watcher.node, pods=self._pods.pods, info=self._control_loop.collectors.info
         )

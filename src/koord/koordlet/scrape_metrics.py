@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import ResourceMap
-from koord.host.cgroup.stat import PressureLine
+from koord.host.cgroup.usage import PressureLine
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.inputs.node_watcher import NodeWatcher
 from koord.koordlet.inputs.pod_meta import PodMeta

@@ -19,10 +19,9 @@ from koord.koordlet.inputs.yarn_containers import YarnCopilotSettings
 from koord.koordlet.nri.settings import HookServiceSettings
 from koord.koordlet.plugin import KoordletPlugins
 from koord.koordlet.pod_resources.settings import PodResourcesProxySettings
-from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
-from koord.koordlet.reporters.predictor import PredictorSettings
-from koord.koordlet.reporters.topology_reporter import TopologyReporterSettings
+from koord.koordlet.reporters.node_metric_reporter import PredictorSettings
+from koord.koordlet.reporters.object_reporter import DeviceReporterSettings, TopologyReporterSettings
 from koord.koordlet.strategies.strategy import StrategySettings
 
 PORT = 9316

@@ -62,7 +62,7 @@ MANAGER_GATES: Mapping[str, ManagerGate] = {
     ),
     "EnableSyncGPUSharedResource": _off(
         "nodes offer koordinator.sh/gpu.shared, which pods that share GPUs ask for",
-        "controllers.noderesource.controller",
+        "controllers.noderesource",
     ),
     "MultiQuotaTree": _off("keep pods of a quota tree on the nodes of its profile", "webhooks.pod_mutating"),
     "DisableDefaultQuota": _off("pods without a quota label belong to none", "webhooks.pod_validating"),

@@ -2,11 +2,15 @@
 
 Webhooks run on all replicas, controllers on the leader alone. Ports, certificates and leader election are added by
 whoever runs it: `koord-manager` over HTTPS, `koord up` inside one process.
+
+Informer transforms are for a process where only the manager reads pods and NodeMetrics: a tenth of their bytes. Pods
+of one template share their containers. Inside `koord up` other components read the same caches, and nothing is cut.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
@@ -14,21 +18,26 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
+from koord.api.koordinator.custom_kinds import NODE_METRICS
+from koord.api.koordinator.slo import NodeMetric
+from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.pod import Container, Pod, PodSpec, PodStatus
 from koord.api.kubernetes.rbac import RbacRule
+from koord.api.model import Submodel, decode, encode
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
+from koord.kube.informer.factory import InformerFactory
 from koord.kube.leader_election import lease_rules
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.controllers.colocation_profile import ColocationProfileController, ProfileControllerOptions
-from koord.manager.controllers.noderesource.controller import NodeResourceController
+from koord.manager.controllers.noderesource import NodeResourceController
 from koord.manager.controllers.per_node_object import NodeMetricController, NodeSLOController
 from koord.manager.controllers.quota_profile import QuotaProfileController
 from koord.manager.controllers.recommender.controller import RecommenderController
 from koord.manager.controllers.webhook_bypass import WebhookBypassController
 from koord.manager.plugin import ManagerPlugins
-from koord.manager.quota_evaluator import EvaluatorOptions, QuotaEvaluator
-from koord.manager.quota_topology_cache import QuotaTopologyCache
-from koord.manager.reconcile_loop import ManagerContext
+from koord.manager.quota_topology_cache import EvaluatorOptions, QuotaEvaluator, QuotaTopologyCache
+from koord.manager.reconcile_loop import ManagerContext, ManagerSettings
 from koord.manager.webhook_server.cert_rotator import CertRotator
 from koord.manager.webhook_server.handlers import WebhookHandlers, WebhookOptions
 from koord.manager.webhook_server.metrics import WebhookMetrics
@@ -227,3 +236,62 @@ def serve_explanations(endpoint: ComponentServer, manager: Manager, leads: Calla
         return {"node": name, "changes": controller.history.changes_of(name)}
 
     ServiceRoutes(endpoint, unavailable=unavailable).add("GET", f"{EXPLAIN_NODES_PATH}/:name", changes)
+
+
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+class _SharedContainers(Submodel, frozen=True, kw_only=True):
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+
+
+def register_transforms(informers: InformerFactory, settings: ManagerSettings) -> None:
+    """Register the transforms before anyone else requests these kinds. The profile controller needs whole pods."""
+    if not settings.is_gate_enabled(ColocationProfileController.gate):
+        informers.for_resource(PODS, transform=trim_pod)
+    informers.for_resource(NODE_METRICS, transform=trim_node_metric)
+
+
+def trim_pod(pod: Pod) -> Pod:
+    meta, spec, status = pod.metadata, pod.spec, pod.status
+    if _LAST_APPLIED in meta.annotations:
+        kept = {key: value for key, value in meta.annotations.items() if key != _LAST_APPLIED}
+        meta = msgspec.structs.replace(meta, annotations=kept)
+    make = _shared_containers(
+        encode(
+            _SharedContainers(
+                containers=_trim_containers(spec.containers), init_containers=_trim_containers(spec.init_containers)
+            )
+        )
+    )
+    return Pod(
+        metadata=meta,
+        spec=PodSpec(
+            node_name=spec.node_name,
+            scheduler_name=spec.scheduler_name,
+            priority=spec.priority,
+            priority_class_name=spec.priority_class_name,
+            containers=make.containers,
+            init_containers=make.init_containers,
+            resources=spec.resources,
+            overhead=spec.overhead,
+        ),
+        status=PodStatus(phase=status.phase, qos_class=status.qos_class),
+    )
+
+
+def trim_node_metric(metric: NodeMetric) -> NodeMetric:
+    """Keep the usage of pods; that of the node, with its percentiles, is most of a report and is read elsewhere."""
+    return msgspec.structs.replace(metric, status=msgspec.structs.replace(metric.status, node_metric=None))
+
+
+def _trim_containers(containers: tuple[Container, ...]) -> tuple[Container, ...]:
+    return tuple(
+        Container(name=one.name, resources=one.resources, restart_policy=one.restart_policy) for one in containers
+    )
+
+
+@functools.lru_cache(maxsize=8192)
+def _shared_containers(raw: bytes) -> _SharedContainers:
+    return decode(raw, _SharedContainers)

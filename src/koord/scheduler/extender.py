@@ -26,8 +26,7 @@ from koord.kube.client.typed_client import Client
 from koord.kube.config.connection import BadConfig, ClientKeyPair, Connection, PemSource, SettingOrigin
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import Informer
-from koord.kube.transport.api_error import ApiError
-from koord.kube.transport.go_error import go_error_text
+from koord.kube.transport.api_error import ApiError, go_error_text
 from koord.kube.transport.http import TlsContexts
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.scheduler.cache.cluster_state import ClusterState

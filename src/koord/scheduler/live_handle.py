@@ -16,8 +16,8 @@ from koord.scheduler.framework.attempt import UNSCHEDULABLE
 from koord.scheduler.framework.cluster_event import ObjectEvent
 from koord.scheduler.framework.handle import SchedulerActions, SingleObjectResource
 from koord.scheduler.framework.verdict import StatusWrite
-from koord.scheduler.pod_status_writer import PodStatusUpdate
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
+from koord.scheduler.status_reporter import PodStatusUpdate
 from koord.scheduler.waiting_pods import WaitingPods
 from koord.telemetry.clock import Clock
 

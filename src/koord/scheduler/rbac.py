@@ -23,9 +23,9 @@ from koord.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koord.scheduler.plugins.reservation.controller import ReservationController
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
 from koord.scheduler.plugins.volumes.node_volume_limits import NodeVolumeLimits
-from koord.scheduler.plugins.volumes.provisioning import ProvisioningCheck
+from koord.scheduler.plugins.volumes.pv_matcher import ProvisioningCheck
 from koord.scheduler.plugins.volumes.volume_binder import VolumeBinder
-from koord.scheduler.pod_status_writer import PodStatusWriter
+from koord.scheduler.status_reporter import PodStatusWriter
 from koord.scheduler.sync_barrier import SyncBarrier
 
 # Every cluster with RBAC has these; they hold what the plugins of kube-scheduler need, in the cluster's own version.

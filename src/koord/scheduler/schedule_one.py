@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 
-from koord.scheduler.attempt_dump import AttemptDump
 from koord.scheduler.bind import Binder, BindingContext
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
@@ -64,7 +63,7 @@ from koord.scheduler.metrics import PointTimer
 from koord.scheduler.preemption.evaluator import replan_preemption
 from koord.scheduler.queue.queued_pod import QueuedPod
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
-from koord.scheduler.scheduler_monitor import SchedulerMonitor
+from koord.scheduler.scheduler_monitor import AttemptDump, SchedulerMonitor
 from koord.scheduler.status_reporter import StatusReporter
 from koord.scheduler.workload_auditor import WorkloadAuditor
 from koord.telemetry.clock import Clock

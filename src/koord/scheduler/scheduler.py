@@ -20,7 +20,6 @@ from koord.kube.controller.process import StandaloneProgram
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.reflector import MalformedObject
-from koord.scheduler.attempt_dump import AttemptDump
 from koord.scheduler.bind import SCHEDULER_NAME_UNMATCHED, Binder
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
@@ -53,17 +52,15 @@ from koord.scheduler.plugins.elastic_quota.explain import quota_cache_of
 from koord.scheduler.plugins.elastic_quota.metrics import register_quota_metrics
 from koord.scheduler.plugins.reservation.controller import reservation_controllers
 from koord.scheduler.plugins.reservation.metrics import register_reservation_metrics
-from koord.scheduler.pod_status_writer import PodStatusWriter
 from koord.scheduler.preemption.evaluator import PreemptionsInProgress
 from koord.scheduler.queue.backoff import QueueSettings
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from koord.scheduler.schedule_one import SchedulingLoop
-from koord.scheduler.scheduler_monitor import SchedulerMonitor, SchedulerMonitorSettings, SchedulingTimeout
-from koord.scheduler.status_reporter import EventThrottle, StatusReporter
+from koord.scheduler.scheduler_monitor import AttemptDump, SchedulerMonitor, SchedulerMonitorSettings, SchedulingTimeout
+from koord.scheduler.status_reporter import EventThrottle, PodStatusWriter, StatusReporter
 from koord.scheduler.sync_barrier import SyncBarrier, SyncBarrierSettings
 from koord.scheduler.waiting_pods import WaitingPods
-from koord.scheduler.workload_auditor import WorkloadAuditor, WorkloadAuditorSettings
-from koord.scheduler.workload_auditor_metrics import WorkloadAuditorMetrics
+from koord.scheduler.workload_auditor import WorkloadAuditor, WorkloadAuditorMetrics, WorkloadAuditorSettings
 from koord.telemetry.clock import Clock
 from koord.telemetry.metrics import MetricRegistry
 

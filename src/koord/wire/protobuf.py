@@ -258,19 +258,8 @@ class ScalarField(msgspec.Struct, frozen=True):
             write_length_delimited(out, self.number, raw)
 
 
-class RequiredField(msgspec.Struct, frozen=True):
+class RequiredField(ScalarField, frozen=True):
     """RequiredField is one scalar that is written whatever it is, as proto2 demands of required fields."""
-
-    number: int
-    name: str
-    scalar: Scalar
-
-    @property
-    def wire(self) -> int:
-        return self.scalar.wire
-
-    def read(self, found: list[Any]) -> Any:
-        return self.scalar.parse(found[-1])
 
     def write(self, value: Any, out: bytearray) -> None:
         raw = self.scalar.dump(value)

@@ -3,19 +3,24 @@
 Each round of a cluster compares what NodeManagers offer with what they should, so a NodeManager or ResourceManager
 that started again, and a new active one, are brought in line like any other difference. A cluster that fails waits by
 itself; its nodes stay as they are.
+
+Its metrics are upstream's four of each NodeManager, and those of rounds and problems.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
+
+import msgspec
 
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.protocol import A_THIRD_PARTY_ALLOCATIONS
-from koord.api.koordinator.yarn import OPERATOR_LEASE, YarnNodeId
+from koord.api.koordinator.yarn import MIB, OPERATOR_LEASE, YarnNodeId
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.kube.client.typed_client import Client
@@ -25,24 +30,170 @@ from koord.kube.leader_election import lease_rules
 from koord.kube.rate_limit import JitteredBackoff, RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.telemetry.clock import Clock
-from koord.telemetry.metrics import MetricReading, MetricRegistry
+from koord.telemetry.metrics import MetricDeclaration, MetricReading, MetricRegistry
 from koord.wire.hadoop_rpc import RpcException
-from koord.wire.hadoop_yarn import NodeIdMessage, NodeResource, ResourceOption
-from koord.yarn import metrics
+from koord.wire.hadoop_yarn import NodeIdMessage, NodeReport, NodeResource, ResourceMessage, ResourceOption
 from koord.yarn.capacity import (
+    NODES,
+    PODS,
+    BatchAmounts,
     CapacityUpdate,
     PlacedNodeManager,
+    SeenNodeManagers,
+    YarnNode,
     YarnProblem,
     decide_cluster,
     decide_held,
     held_by_yarn,
     place_node_managers,
     total_held,
+    transform_node,
+    transform_pod,
     with_yarn_allocation,
 )
-from koord.yarn.cluster_state import BROKEN, OperatorSettings, RoundFailure, YarnClusterState, failure_of
-from koord.yarn.models import NODES, PODS, BatchAmounts, YarnNode, transform_node, transform_pod
-from koord.yarn.resource_manager import CallFailure, ResourceManagerClient
+from koord.yarn.hadoop_config import ResourceManagerAddress
+from koord.yarn.resource_manager import CallFailure, NoActiveManager, ResourceManagerClient
+
+_NODE = ("instance", "cluster")
+CPU_RESOURCE = MetricDeclaration("yarn_node_cpu_resource", "Vcores that a NodeManager offers.", "gauge", _NODE)
+MEMORY_RESOURCE = MetricDeclaration(
+    "yarn_node_memory_resource", "Memory that a NodeManager offers, in bytes.", "gauge", _NODE
+)
+CPU_ALLOCATED = MetricDeclaration(
+    "yarn_node_cpu_allocated_resource", "Vcores that YARN gave to containers of a NodeManager.", "gauge", _NODE
+)
+MEMORY_ALLOCATED = MetricDeclaration(
+    "yarn_node_memory_allocated_resource",
+    "Memory that YARN gave to containers of a NodeManager, in bytes.",
+    "gauge",
+    _NODE,
+)
+ROUNDS = MetricDeclaration(
+    "koord_yarn_operator_rounds_total", "Rounds of a YARN cluster, by outcome.", "counter", ("cluster", "result")
+)
+UPDATES = MetricDeclaration(
+    "koord_yarn_operator_updates_total",
+    "Changes of what a NodeManager offers that were sent to a ResourceManager, by outcome.",
+    "counter",
+    ("cluster", "result"),
+)
+UP = MetricDeclaration(
+    "koord_yarn_operator_cluster_up",
+    "1 when the last round of a YARN cluster succeeded, else 0.",
+    "gauge",
+    ("cluster",),
+)
+LAST_SUCCESS = MetricDeclaration(
+    "koord_yarn_operator_last_success_timestamp_seconds",
+    "Unix time of the last round of a YARN cluster that succeeded; 0: none did.",
+    "gauge",
+    ("cluster",),
+)
+ROUND_SECONDS = MetricDeclaration(
+    "koord_yarn_operator_round_duration_seconds",
+    "How long the last round of a YARN cluster took.",
+    "gauge",
+    ("cluster",),
+)
+PROBLEMS = MetricDeclaration(
+    "koord_yarn_operator_problems",
+    "NodeManagers that take no part now, by reason: node-id, unknown-cluster, second-node-manager, duplicate-node-id, "
+    "not-registered, unknown-batch.",
+    "gauge",
+    ("reason",),
+)
+YARN_OPERATOR_METRICS = (
+    CPU_RESOURCE,
+    MEMORY_RESOURCE,
+    CPU_ALLOCATED,
+    MEMORY_ALLOCATED,
+    ROUNDS,
+    UPDATES,
+    UP,
+    LAST_SUCCESS,
+    ROUND_SECONDS,
+    PROBLEMS,
+)
+
+
+class ObservedCluster(Protocol):
+    """ObservedCluster is what the metrics read of a cluster's state."""
+
+    reports: dict[YarnNodeId, NodeReport]
+    error: str
+    last_success: float
+    round_s: float
+    rounds: Counter[str]
+    updates: Counter[str]
+
+
+def operator_readings(
+    clusters: Mapping[str, ObservedCluster], problems: Iterable[YarnProblem]
+) -> Iterable[MetricReading]:
+    nodes = [
+        ((node.host, name), report.capability or ResourceMessage(), report.used or ResourceMessage())
+        for name, state in clusters.items()
+        for node, report in sorted(state.reports.items())
+    ]
+    yield CPU_RESOURCE.reading([(labels, float(offered.vcores)) for labels, offered, _ in nodes])
+    yield MEMORY_RESOURCE.reading([(labels, float(offered.memory_mib * MIB)) for labels, offered, _ in nodes])
+    yield CPU_ALLOCATED.reading([(labels, float(used.vcores)) for labels, _, used in nodes])
+    yield MEMORY_ALLOCATED.reading([(labels, float(used.memory_mib * MIB)) for labels, _, used in nodes])
+    for declared, counts in ((ROUNDS, "rounds"), (UPDATES, "updates")):
+        yield declared.reading(
+            [
+                ((name, result), float(count))
+                for name, state in clusters.items()
+                for result, count in sorted(getattr(state, counts).items())
+            ]
+        )
+    # A standby has no round, and says nothing about clusters.
+    yield UP.reading([((name,), float(not state.error)) for name, state in clusters.items() if state.rounds])
+    yield LAST_SUCCESS.reading([((name,), state.last_success) for name, state in clusters.items()])
+    yield ROUND_SECONDS.reading([((name,), state.round_s) for name, state in clusters.items()])
+    counted = Counter(one.reason for one in problems)
+    yield PROBLEMS.reading([((reason,), float(count)) for reason, count in sorted(counted.items())])
+
+
+class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    interval_s: float = 5.0  # between two rounds of a cluster
+    longest_wait_s: float = 30.0  # between two rounds of one that fails
+    over_commit_timeout_ms: int = 600_000  # how long containers beyond a smaller capacity live on; -1: for ever
+    absence_grace_s: float = 60.0  # how long an unlisted NodeManager still holds what it held
+
+
+UNREACHABLE, DENIED, REFUSED, BROKEN = "unreachable", "denied", "refused", "broken"
+
+
+class RoundFailure(msgspec.Struct, frozen=True):
+    """RoundFailure says what kept a round from its end; `kind` is one of the four words above."""
+
+    kind: str
+    text: str
+
+
+def failure_of(what: str, failure: CallFailure) -> RoundFailure:
+    kind = UNREACHABLE if isinstance(failure, NoActiveManager) else REFUSED
+    if isinstance(failure, RpcException) and failure.is_access_denied:
+        kind = DENIED
+    return RoundFailure(kind, f"{what}: {failure}")
+
+
+class YarnClusterState(msgspec.Struct):
+    """YarnClusterState is what the last rounds of a cluster showed."""
+
+    reports: dict[YarnNodeId, NodeReport] = {}
+    seen: SeenNodeManagers = {}
+    held: dict[str, BatchAmounts | None] = {}  # by node, of those that are seen
+    problems: tuple[YarnProblem, ...] = ()
+    error: str = "no round has ended yet"
+    failure: str = ""  # the kind of the failure
+    allowed_by: ResourceManagerAddress | None = None  # the ResourceManager that took the last change
+    last_success: float = 0.0  # Unix time
+    round_s: float = 0.0
+    rounds: Counter[str] = msgspec.field(default_factory=Counter)
+    updates: Counter[str] = msgspec.field(default_factory=Counter)
+
 
 _LOG = logging.getLogger(__name__)
 _BY_NODE, _NODE_MANAGERS = "yarn-node", "yarn-node-managers"
@@ -113,7 +264,7 @@ class YarnOperator:
 
     def readings(self) -> Iterable[MetricReading]:
         problems = (*self.placement_problems, *(one for state in self.clusters.values() for one in state.problems))
-        return metrics.operator_readings(self.clusters, problems)
+        return operator_readings(self.clusters, problems)
 
     def describe(self) -> dict[str, Any]:
         """Return the state of each cluster, as plain data for people and for `koord doctor`."""

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from koord.api.config.decode import UnknownName, decode_lenient, unknown_names
 from koord.api.config.field_error import FieldError
-from koord.api.config.slo.colocation import ColocationConfig
 from koord.api.config.slo.slo_documents import (
+    ColocationConfig,
     CPUBurstConfig,
     HostApplicationConfig,
     QOSConfig,

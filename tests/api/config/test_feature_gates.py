@@ -13,7 +13,7 @@ from koord.api.config.gates import (
     describe_feature_gates,
     parse_feature_gates,
 )
-from koord.descheduler.feature_gates import DESCHEDULER_GATES
+from koord.descheduler.configuration import DESCHEDULER_GATES
 from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES

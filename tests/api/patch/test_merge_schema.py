@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from koord.api.patch.merge_patch import Obj, PatchFailed
-from koord.api.patch.merge_schema import POD_MERGE_SCHEMA, RESERVATION_MERGE_SCHEMA, MergeSchema
-from koord.api.patch.strategic_merge import strategic_merge
+from koord.api.patch.strategic_merge import POD_MERGE_SCHEMA, RESERVATION_MERGE_SCHEMA, MergeSchema, strategic_merge
 from koord.embedded.apiserver.schema.builtin_types import builtin_types
 
 

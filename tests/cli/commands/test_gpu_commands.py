@@ -11,14 +11,13 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from koord.api.kubernetes.builtin_kinds import PODS
+from koord.cli.cluster_access import KoordletAddress
 from koord.cli.commands import gpu
 from koord.cli.commands.top import NodeGpus, node_gpus, print_gpus
-from koord.cli.koordlet_access import KoordletAddress
 from koord.cli.main import cli
-from koord.gpu import verdict
+from koord.gpu import probe
 from koord.gpu.isolation import NO_LIMITS, GpuLimits
-from koord.koordlet.gpu_shares import GpuCardStatus, GpuShareStatus, GpusStatus
-from koord.koordlet.mps_keeper import MpsDaemonStatus
+from koord.koordlet.gpu_shares import GpuCardStatus, GpuShareStatus, GpusStatus, MpsDaemonStatus
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import LoopClock
@@ -58,12 +57,12 @@ def test_a_condition_is_set_and_others_stay() -> None:
         await clock.sleep(5)
         before = unwrap(await client.get(PODS, "p", "default")).status.conditions
         for said, status in (("no driver", "Unknown"), ("still none", "Unknown")):
-            report = verdict.judge(SHARE, SHARE, said)
+            report = probe.judge(SHARE, SHARE, said)
             await gpu.write_condition(client, "default", "p", report, "2026-01-01T00:00:00Z")
             found = {one.type: one for one in unwrap(await client.get(PODS, "p", "default")).status.conditions}
-            assert found[verdict.CONDITION].status == status
-            assert said in found[verdict.CONDITION].message
-            assert set(found) == {one.type for one in before} | {verdict.CONDITION}
+            assert found[probe.CONDITION].status == status
+            assert said in found[probe.CONDITION].message
+            assert set(found) == {one.type for one in before} | {probe.CONDITION}
         (told,) = await gpu.pod_reports(client)
         assert (told.verified, told.memory_bytes, told.core_percent) == ("Unknown", 8 * GIB, 50)
 

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
-from koord.cli.commands.node_hooks import NodeHooks, all_hooks, node_hooks, print_all_hooks, print_node_hooks
-from koord.cli.koordlet_access import KoordletAddress
+from koord.cli.cluster_access import KoordletAddress
+from koord.cli.commands.node_agent import NodeHooks, all_hooks, node_hooks, print_all_hooks, print_node_hooks
 from koord.cli.main import cli
 from koord.cli.up.local_agents import KOORDLET_PAGE
 from koord.cli.up.local_program import proxy_page
-from koord.koordlet.hook_status import HookConnection, HooksStatus, HookStatus
+from koord.koordlet.agent_status import HookConnection, HooksStatus, HookStatus
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import LoopClock

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA
 from koord.cli.commands.quota import print_quota_tree
+from koord.scheduler.plugins.elastic_quota.admission import QuotaPodAssumed, QuotaPodRefused
 from koord.scheduler.plugins.elastic_quota.explain import QuotaTreeReport
-from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodAssumed, QuotaPodRefused
 from koord.scheduler.plugins.elastic_quota.report import quota_reports
 from tests.koord_up_process import KoordUpProcess, koord_up
 from tests.scheduler.plugins.elastic_quota.quota_builders import pod, quota, quota_manager

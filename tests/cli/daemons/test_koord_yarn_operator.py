@@ -18,7 +18,7 @@ from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import WallClock
 from koord.telemetry.logs import Logs
 from koord.wire.hadoop_yarn import ResourceMessage
-from koord.yarn.cluster_state import OperatorSettings
+from koord.yarn.operator import OperatorSettings
 from tests.yarn.fake_resource_manager import FakeResourceManager, FakeYarn, running
 from tests.yarn.operator_site import until
 from tools.controlplane import free_port

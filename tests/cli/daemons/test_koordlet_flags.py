@@ -15,7 +15,7 @@ from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.koordlet import run
 from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, KoordletPlan, plan_koordlet, to_double_dash
 from koord.cli.main import cli
-from koord.cli.manifests.koordlet_daemonset import GATE_MOUNTS
+from koord.cli.manifests.daemonsets import GATE_MOUNTS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal

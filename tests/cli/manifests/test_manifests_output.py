@@ -17,9 +17,9 @@ from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, KoordletPlan, plan_
 from koord.cli.daemons.manager_flags import MANAGER_FLAGS, ManagerPlan, plan_manager
 from koord.cli.daemons.scheduler_config import scheduler_flags
 from koord.cli.main import cli
-from koord.cli.manifests.koordlet_daemonset import GATE_MOUNTS, PROXY_MOUNTS, RuntimeHooks
+from koord.cli.manifests.cluster_objects import policy_rules, rbac_objects
+from koord.cli.manifests.daemonsets import GATE_MOUNTS, PROXY_MOUNTS, RuntimeHooks
 from koord.cli.manifests.manifests import COMPONENTS, manifests
-from koord.cli.manifests.rbac_objects import policy_rules, rbac_objects
 from koord.descheduler.configuration import DeschedulerSetup, build_setup
 from koord.descheduler.configuration import load_config as load_descheduling
 from koord.devicedaemon.settings import DeviceDaemonSettings

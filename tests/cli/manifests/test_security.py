@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koord.cli.manifests.koordlet_daemonset import GATE_MOUNTS
+from koord.cli.manifests.daemonsets import GATE_MOUNTS
 from koord.cli.manifests.manifests import manifests
 
 Obj = dict[str, Any]

@@ -12,7 +12,7 @@ from koord.api.koordinator.custom_kinds import NODE_METRICS
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NODES, PODS
 from koord.cli import cluster_access
 from koord.cli.commands.evictions import explain_eviction
-from koord.cli.commands.node_capabilities import node_capabilities
+from koord.cli.commands.node_agent import node_capabilities
 from koord.cli.up.components import AGENTS_UP_TO, choose_components
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client

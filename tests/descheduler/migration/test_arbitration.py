@@ -9,7 +9,7 @@ import pytest
 from koord.api.koordinator.scheduling import PodMigrationJob
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.migration.arbitration import arbitrate, sort_jobs
-from koord.descheduler.migration.protection import MigrationBudget, MigrationProtection
+from koord.descheduler.migration.plugin import MigrationBudget, MigrationProtection
 from tests.descheduler.cluster_builders import make_node, make_pod, make_snapshot
 from tests.descheduler.migration_builders import arguments, make_job, make_workload, ready_pod
 

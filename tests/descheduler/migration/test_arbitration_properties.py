@@ -9,14 +9,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from koord.api.config.descheduler.migration_args import MigrationControllerArgs
+from koord.api.config.descheduler.plugin_args import MigrationControllerArgs
 from koord.api.koordinator.protocol import A_PASSED_ARBITRATION
 from koord.api.koordinator.scheduling import PodMigrationJob
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.snapshot import ClusterSnapshot, Workload, is_available
 from koord.descheduler.migration.arbitration import arbitrate
 from koord.descheduler.migration.job import counts_in_arbitration, has_passed_arbitration, is_active
-from koord.descheduler.migration.protection import MigrationBudget, MigrationProtection, max_disrupted_replicas
+from koord.descheduler.migration.plugin import MigrationBudget, MigrationProtection, max_disrupted_replicas
 from tests.descheduler.cluster_builders import make_node, make_snapshot
 from tests.descheduler.migration_builders import arguments, make_job, make_workload, ready_pod
 

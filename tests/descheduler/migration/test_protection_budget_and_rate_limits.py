@@ -6,19 +6,18 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.descheduler.migration_args import ObjectLimiter, PriorityThreshold
-from koord.api.config.descheduler.plugin_args import NamespaceFilter
+from koord.api.config.descheduler.plugin_args import NamespaceFilter, ObjectLimiter, PriorityThreshold
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import IntOrString
 from koord.descheduler.framework.plugin import RoundState
 from koord.descheduler.framework.snapshot import Workload
-from koord.descheduler.migration.plugin import MigrationControllerPlugin
-from koord.descheduler.migration.protection import (
+from koord.descheduler.migration.plugin import (
     EVICT_ANNOTATION,
     EvictionRateLimiter,
     InFlightMigrations,
     MigrationBudget,
+    MigrationControllerPlugin,
     MigrationProtection,
     max_disrupted_replicas,
     migration_of_job,

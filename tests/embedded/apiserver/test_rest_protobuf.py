@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.protobuf.decoding import MEDIA_TYPE, decode_envelope, open_envelope
-from koord.embedded.apiserver.protobuf.messages import MalformedProtobuf
+from koord.embedded.apiserver.protobuf.messages import MEDIA_TYPE, MalformedProtobuf, decode_envelope, open_envelope
 from koord.embedded.apiserver.server import builtin_catalog
 from tests.embedded.apiserver.rest_harness import NS, fresh
 

@@ -11,23 +11,21 @@ from koord.host.cgroup.codec import (
     CpuListCodec,
     CpuMaxColumnCodec,
     CpuWeightCodec,
+    DeviceNumberCodec,
+    IoCostCodec,
+    IoMaxColumnCodec,
+    IoWeightCodec,
     LimitOrder,
     MemoryLimitCodec,
+    SchedFeatureCodec,
+    SchemataCodec,
     cfs_quota_of_milli,
+    devices,
     fits,
     loosest,
     shares_of_milli,
     shares_of_weight,
     weight_of_shares,
-)
-from koord.host.cgroup.device_codec import (
-    DeviceNumberCodec,
-    IoCostCodec,
-    IoMaxColumnCodec,
-    IoWeightCodec,
-    SchedFeatureCodec,
-    SchemataCodec,
-    devices,
 )
 from koord.host.cgroup.knob import KNOBS, KnobRoot
 

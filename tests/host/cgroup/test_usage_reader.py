@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from koord.api.koordinator.protocol import BURSTABLE
 from koord.host.cgroup import usage
-from koord.host.cgroup.stat import parse_numa_bytes
-from koord.host.cgroup.usage import CgroupUsageReader, FdBudget
+from koord.host.cgroup.usage import CgroupUsageReader, FdBudget, parse_numa_bytes
 from koord.host.io_error import IoError
 from tests.host.fake_machine import FakeMachine
 

@@ -10,7 +10,7 @@ import pytest
 
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.filesystem import Host
-from koord.host.gpu import LOST, GpuCard, GpuHealth, GpuProcessUsage
+from koord.host.hardware import LOST, GpuCard, GpuHealth, GpuProcessUsage
 from koord.host.io_error import IoError, unsupported
 from koord.host.perf import Cpi
 from koord.koordlet.collect.collector import CollectorStatuses, CollectSettings

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.api.koordinator.slo import NodeSLOSpec
-from koord.koordlet.control_loop import run_steps_cooperatively
+from koord.koordlet.control_loop import HostMachine, run_steps_cooperatively
 from koord.koordlet.hook_calls.hook_calls import HookCalls, HookPolicies, HookStatistics
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler
 from koord.koordlet.hooks.hook import NodeRules
-from koord.koordlet.host_machine import HostMachine
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta

@@ -7,8 +7,7 @@ import json
 import msgspec
 
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_RESOURCE_STATUS
-from koord.koordlet.hook_calls.hook_calls import HookStatistics
-from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses
+from koord.koordlet.hook_calls.hook_calls import HookStatistics, ReconciledHooks, hook_statuses
 from koord.koordlet.hooks.hook import NodeRules
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksView, decide_runtime_hooks

@@ -11,7 +11,7 @@ import pytest
 
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS
 from koord.koordlet.agent import Koordlet
-from koord.koordlet.hook_status import HookConnection, HooksStatus
+from koord.koordlet.agent_status import HookConnection, HooksStatus
 from koord.koordlet.nri.settings import FailurePolicy, HookServiceSettings, NriSettings
 from koord.wire.nri_messages import (
     CreateContainerRequest,

@@ -24,11 +24,10 @@ from koord.api.koordinator.protocol import (
 from koord.api.koordinator.scheduling import Device
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.host.devices import rdma_cards, xpus
-from koord.host.gpu import GpuCard, GpuHealth, GpuInventory
+from koord.host.hardware import GpuCard, GpuHealth, GpuInventory
 from koord.host.io_error import IoError
-from koord.host.nvml import Nvml
-from koord.host.nvml_health import HealthTiming
-from koord.koordlet.reporters.device_reporter import DeviceReporter, DeviceReporterSettings
+from koord.host.nvml import HealthTiming, Nvml
+from koord.koordlet.reporters.object_reporter import DeviceReporter, DeviceReporterSettings
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import unwrap

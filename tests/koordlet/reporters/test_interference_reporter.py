@@ -9,7 +9,7 @@ import pytest
 
 from koord.api.annotations.pod_codecs import A_INTERFERENCE
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, NAMESPACES, PODS
-from koord.koordlet.interference_status import InterferenceRecord, Suspect
+from koord.koordlet.agent_status import InterferenceRecord, Suspect
 from koord.koordlet.reporters.interference_reporter import InterferenceReporter, InterferenceReporterSettings
 from koord.koordlet.strategies.interference_view import CPI, InterferenceState, MetricTrack
 from koord.kube.client.typed_client import Client

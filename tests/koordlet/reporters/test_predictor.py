@@ -12,7 +12,7 @@ from koord.api.kubernetes.node import Node, NodeStatus
 from koord.host.filesystem import Host
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.reclaimable import Reclaimable, ResourceAmount, Unpredictable
-from koord.koordlet.reporters.predictor import Predictor, PredictorSettings, raw_allocatable
+from koord.koordlet.reporters.node_metric_reporter import Predictor, PredictorSettings, raw_allocatable
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.telemetry.clock import VIRTUAL_EPOCH, LoopClock, ManualClock, run_virtual

@@ -25,7 +25,7 @@ from koord.host.hardware import CpuModel, MachineCpu, NumaNode
 from koord.koordlet.collect.node_resource import NodeHardwareInfo
 from koord.koordlet.inputs.kubelet_client import KubeletConfiguration
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.reporters.topology_reporter import TopologyInputs, TopologyReporter, TopologyReporterSettings
+from koord.koordlet.reporters.object_reporter import TopologyInputs, TopologyReporter, TopologyReporterSettings
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import unwrap

@@ -12,7 +12,7 @@ from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import CPUBurstStrategy, NodeSLOSpec, ResourceThresholdStrategy
 from koord.host.cgroup import knob
 from koord.host.core_sched import TimeSliceSystem
-from koord.koordlet.host_machine import HostMachine
+from koord.koordlet.control_loop import HostMachine
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta

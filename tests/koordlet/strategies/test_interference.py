@@ -10,12 +10,12 @@ import pytest
 
 from koord.api.annotations.pod_codecs import A_INTERFERENCE_EXEMPT
 from koord.api.config.field_error import FieldError
-from koord.api.config.slo.interference import interference_of_extensions
+from koord.api.config.slo.slo_documents import interference_of_extensions
 from koord.api.koordinator.protocol import A_EVICTION_POLICY, BE, LS
 from koord.api.koordinator.resource_name import BATCH_CPU
 from koord.api.koordinator.slo import Extensions, NodeSLOSpec, ResourceThresholdStrategy
+from koord.koordlet.agent_status import InterferenceRecord
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
-from koord.koordlet.interference_status import InterferenceRecord
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest

@@ -24,7 +24,7 @@ from koord.api.koordinator.slo import (
 from koord.host.cgroup import knob
 from koord.host.hardware import BlockDevices
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteCgroup
-from koord.koordlet.host_machine import HostMachine
+from koord.koordlet.control_loop import HostMachine
 from koord.koordlet.inputs.machine import MachineShape
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager
 from koord.koordlet.inputs.pod_meta import PodMeta

@@ -18,8 +18,13 @@ from koord.kube.config.connection import (
     TokenAuth,
     TokenFileAuth,
 )
-from koord.kube.config.kubeconfig import Kubeconfig, merge_kubeconfigs, parse_kubeconfig
-from koord.kube.config.kubeconfig_context import ConnectionOverrides, resolve_connection
+from koord.kube.config.kubeconfig import (
+    ConnectionOverrides,
+    Kubeconfig,
+    merge_kubeconfigs,
+    parse_kubeconfig,
+    resolve_connection,
+)
 
 NOW_S = 1_800_000_000.0
 V1 = "client.authentication.k8s.io/v1"

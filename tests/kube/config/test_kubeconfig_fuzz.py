@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koord.kube.config.connection import BadConfig, Connection
-from koord.kube.config.kubeconfig import merge_kubeconfigs, parse_kubeconfig
-from koord.kube.config.kubeconfig_context import ConnectionOverrides, resolve_connection
+from koord.kube.config.kubeconfig import ConnectionOverrides, merge_kubeconfigs, parse_kubeconfig, resolve_connection
 from koord.kube.config.loader import parse_yaml
 
 WORDS = """

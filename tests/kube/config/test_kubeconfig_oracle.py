@@ -14,7 +14,7 @@ from kubernetes_asyncio import client as oracle_client
 from kubernetes_asyncio import config as oracle_config
 
 from koord.kube.config.connection import Connection, PemSource
-from koord.kube.config.kubeconfig_context import ConnectionOverrides
+from koord.kube.config.kubeconfig import ConnectionOverrides
 from koord.kube.config.loader import load_connection
 from koord.kube.transport.credentials import credential_source
 from koord.telemetry.clock import ManualClock

@@ -9,7 +9,7 @@ import pytest
 
 from koord.kube.config import loader
 from koord.kube.config.connection import BadConfig, TokenAuth, TokenFileAuth
-from koord.kube.config.kubeconfig_context import ConnectionOverrides
+from koord.kube.config.kubeconfig import ConnectionOverrides
 from koord.kube.config.loader import kubeconfig_paths, load_connection
 from koord.telemetry.clock import ManualClock
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from koord.kube.controller.process import MeteredTransport, RestMetrics
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable, UnstructuredBody, WatchStream
-from koord.kube.transport.request_metrics import MeteredTransport, RestMetrics
 from koord.telemetry import metrics
 from koord.telemetry.clock import ManualClock
 from koord.telemetry.metrics import MetricRegistry

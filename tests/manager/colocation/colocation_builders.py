@@ -5,9 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from koord.api.config.slo.colocation import DEFAULT_COLOCATION, ColocationStrategy
 from koord.api.config.slo.defaults import overlay
-from koord.api.config.slo.slo_documents import DEFAULT_CPU_NORMALIZATION, DEFAULT_RESOURCE_AMPLIFICATION
+from koord.api.config.slo.slo_documents import (
+    DEFAULT_COLOCATION,
+    DEFAULT_CPU_NORMALIZATION,
+    DEFAULT_RESOURCE_AMPLIFICATION,
+    ColocationStrategy,
+)
 from koord.api.model import convert
 from koord.manager.colocation.decision import (
     ColocationDecision,

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.manager.colocation.batch import BatchDecision
 from koord.manager.colocation.models import PodShare
 from koord.manager.colocation.node_patch import decide_node_patch
+from koord.manager.colocation.overcommitment import BatchDecision
 from tests.manager.colocation.colocation_builders import colocation, decided, metric, node, pod, sample, topology, used
 from tests.manager.colocation.test_node_patch import after
 

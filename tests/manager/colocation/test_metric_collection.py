@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.slo.colocation import DEFAULT_COLOCATION, ColocationStrategy
 from koord.api.config.slo.defaults import overlay
+from koord.api.config.slo.slo_documents import DEFAULT_COLOCATION, ColocationStrategy
 from koord.api.model import convert, to_dict
 from koord.manager.colocation.strategy import decide_metric_collection
 

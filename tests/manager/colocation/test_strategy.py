@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.slo.colocation import ColocationStrategy
+from koord.api.config.slo.slo_documents import ColocationStrategy
 from koord.manager.colocation.decision import RESOURCE_PLUGINS, enabled_plugins
 from koord.manager.colocation.strategy import LayeredStrategy, NodeStrategyLayer, ResolvedStrategy, resolve_strategy
 from koord.values.selector import Selector

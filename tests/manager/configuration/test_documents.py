@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.slo import colocation, defaults
+from koord.api.config.slo import defaults, slo_documents
 from koord.api.model import to_dict
 from koord.manager.configuration import documents
 from koord.manager.configuration.documents import ParsedDocument, RejectedDocument
@@ -129,7 +129,7 @@ def test_an_entry_with_one_field_inherits_the_others() -> None:
     given = {"enable": False, "cpuReclaimThresholdPercent": 70, "nodeConfigs": [selected(enable=True)]}
     node = good(documents.parse_colocation(json.dumps(given))).for_node({"g": "a"})
     assert (node.enable, node.cpu_reclaim_threshold_percent) == (True, 70)
-    assert node.memory_reclaim_threshold_percent == colocation.DEFAULT_COLOCATION.memory_reclaim_threshold_percent
+    assert node.memory_reclaim_threshold_percent == slo_documents.DEFAULT_COLOCATION.memory_reclaim_threshold_percent
 
 
 def test_a_bad_selector_is_passed_over_and_the_next_entry_still_counts() -> None:

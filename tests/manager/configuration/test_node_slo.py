@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koord.api.config.slo import defaults
-from koord.api.config.slo.interference import InterferenceStrategy
+from koord.api.config.slo.slo_documents import InterferenceStrategy
 from koord.api.koordinator.slo import Extensions, HostApplicationSpec, NodeSLOSpec, ResourceQOSStrategy
 from koord.api.model import convert, to_dict
 from koord.manager.colocation.strategy import LayeredStrategy, NodeStrategyLayer

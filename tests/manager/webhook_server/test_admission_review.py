@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.manager.webhook_server import review
-from koord.manager.webhook_server.review import DecodedReview, MalformedReview, ReviewAnswer
+from koord.manager.webhook_server import handlers
+from koord.manager.webhook_server.handlers import DecodedReview, MalformedReview, ReviewAnswer
 
 
 def body(version: str = "v1", **changes: Any) -> bytes:
@@ -39,9 +39,9 @@ DEEP_REVIEW = body(object={"metadata": {"annotations": "DEEP"}}).replace(
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_the_answer_is_in_the_version_of_the_question(version: str) -> None:
-    asked = review.decode_review(body(version))
+    asked = handlers.decode_review(body(version))
     assert isinstance(asked, DecodedReview)
-    answer = json.loads(review.encode_review(asked, ReviewAnswer(patch=[{"op": "add", "path": "/a", "value": 1}])))
+    answer = json.loads(handlers.encode_review(asked, ReviewAnswer(patch=[{"op": "add", "path": "/a", "value": 1}])))
     assert answer["apiVersion"] == f"admission.k8s.io/{version}"
     assert answer["kind"] == "AdmissionReview"
     response = answer["response"]
@@ -50,9 +50,11 @@ def test_the_answer_is_in_the_version_of_the_question(version: str) -> None:
 
 
 def test_a_denial_has_code_and_words_and_says_false() -> None:
-    asked = review.decode_review(body())
+    asked = handlers.decode_review(body())
     assert isinstance(asked, DecodedReview)
-    response = json.loads(review.encode_review(asked, ReviewAnswer(allowed=False, code=400, message="no")))["response"]
+    response = json.loads(handlers.encode_review(asked, ReviewAnswer(allowed=False, code=400, message="no")))[
+        "response"
+    ]
     assert response["allowed"] is False
     assert (response["status"]["code"], response["status"]["message"]) == (400, "no")
     assert "patch" not in response
@@ -77,18 +79,18 @@ def test_a_denial_has_code_and_words_and_says_false() -> None:
     ],
 )
 def test_what_is_no_review_is_named(sent: bytes, says: str) -> None:
-    found = review.decode_review(sent)
+    found = handlers.decode_review(sent)
     assert isinstance(found, MalformedReview)
     assert says in found.why
-    assert json.loads(review.encode_rejection(found.why))["response"]["status"]["code"] == 400
+    assert json.loads(handlers.encode_rejection(found.why))["response"]["status"]["code"] == 400
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise(sent: bytes) -> None:
-    assert isinstance(review.decode_review(sent), MalformedReview)
+    assert isinstance(handlers.decode_review(sent), MalformedReview)
 
 
 def test_a_delete_has_only_the_old_object() -> None:
-    asked = review.decode_review(body(operation="DELETE", object=None, oldObject={"metadata": {"name": "p"}}))
+    asked = handlers.decode_review(body(operation="DELETE", object=None, oldObject={"metadata": {"name": "p"}}))
     assert isinstance(asked, DecodedReview)
     assert asked.request.old_object == {"metadata": {"name": "p"}}

@@ -10,9 +10,9 @@ import pytest
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, MUTATING_WEBHOOK_CONFIGURATIONS
 from koord.kube.transport.api_error import unwrap
 from koord.manager.reconcile_loop import ManagerContext
-from koord.manager.webhook_server import review
+from koord.manager.webhook_server import handlers
 from koord.manager.webhook_server.cert_rotator import MUTATING_NAME
-from koord.manager.webhook_server.review import DecodedReview
+from koord.manager.webhook_server.handlers import DecodedReview
 from koord.manager.webhook_server.routes import TEMPLATE_ANNOTATION
 from koord.manager.webhook_server.self_probe import WebhookSelfProbe, synthetic_review
 from tests.manager.webhook_server.replica_fixture import PATH, Replica, cluster_context, configuration
@@ -91,7 +91,7 @@ async def test_a_name_that_this_pods_dns_does_not_know_says_nothing(
 
 
 def test_the_question_is_a_review_about_nothing_of_ours() -> None:
-    asked = review.decode_review(synthetic_review())
+    asked = handlers.decode_review(synthetic_review())
     assert isinstance(asked, DecodedReview)
     assert asked.request.dry_run is True
     assert asked.request.resource.resource == "selfchecks"

@@ -21,13 +21,10 @@ from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NAMESPACES, PRIORITY
 from koord.kube.transport.api_error import unwrap
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.program import CONTROLLERS, is_enabled, unknown_controllers
-from koord.manager.quota_evaluator import QuotaEvaluator
-from koord.manager.quota_topology_cache import QuotaTopologyCache
+from koord.manager.quota_topology_cache import QuotaEvaluator, QuotaTopologyCache
 from koord.manager.reconcile_loop import NAMESPACE, ManagerContext
-from koord.manager.webhook_server import review
-from koord.manager.webhook_server.handlers import WebhookHandlers, WebhookOptions
+from koord.manager.webhook_server.handlers import DecodedReview, WebhookHandlers, WebhookOptions, decode_review
 from koord.manager.webhook_server.metrics import WebhookMetrics
-from koord.manager.webhook_server.review import DecodedReview
 from koord.manager.webhook_server.routes import ROUTES, registered_routes, served_routes
 from koord.manager.webhook_server.self_probe import synthetic_review
 from koord.manager.webhooks import admission
@@ -84,7 +81,7 @@ def test_gates_choose_what_is_served_and_what_is_registered() -> None:
 def test_a_question_about_nothing_is_let_through_everywhere() -> None:
     async def main(context: ManagerContext) -> None:
         handlers = await handlers_of(context)
-        question = review.decode_review(synthetic_review())
+        question = decode_review(synthetic_review())
         assert isinstance(question, DecodedReview)
         assert set(handlers.handlers) == {route.path for route in ROUTES}
         for path, handler in handlers.handlers.items():

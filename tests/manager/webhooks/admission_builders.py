@@ -12,8 +12,8 @@ from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.api.model import convert
 from koord.manager.feature_gates import MANAGER_GATES
-from koord.manager.webhooks.admission_context import AdmissionContext
 from koord.manager.webhooks.colocation_profile import ProfileCache
+from koord.manager.webhooks.pod_mutating import AdmissionContext
 from koord.manager.webhooks.quota.topology import QuotaInfo, QuotaTopology
 
 Obj = dict[str, Any]

@@ -17,7 +17,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
 from koord.manager.webhooks import node_admission, pod_mutating, pod_validating
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
-from koord.manager.webhooks.admission_context import mutate_reservation
+from koord.manager.webhooks.pod_mutating import mutate_reservation
 from tests.manager.webhooks.admission_builders import Obj, admission_context, container, pod, profile, quota, request
 
 WORLD = admission_context(

@@ -15,7 +15,7 @@ from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.manager.webhooks import pod_mutating, pod_validating
 from koord.manager.webhooks.admission import AdmissionAllowed
-from koord.manager.webhooks.admission_context import AdmissionContext
+from koord.manager.webhooks.pod_mutating import AdmissionContext
 from koord.policy.qos import is_legal
 from tests.manager.webhooks.admission_builders import Obj, admission_context, container, pod, profile, request
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDenied
-from koord.manager.webhooks.admission_context import AdmissionContext
-from koord.manager.webhooks.pod_mutating import mutate_pod
+from koord.manager.webhooks.pod_mutating import AdmissionContext, mutate_pod
 from tests.manager.webhooks.admission_builders import Obj, admission_context, container, pod, profile, request
 
 QOS = "koordinator.sh/qosClass"

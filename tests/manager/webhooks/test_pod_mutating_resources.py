@@ -9,8 +9,7 @@ import pytest
 
 from koord.api.kubernetes.meta import LabelSelector, LabelSelectorRequirement
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDenied
-from koord.manager.webhooks.admission_context import AdmissionContext
-from koord.manager.webhooks.pod_mutating import mutate_pod
+from koord.manager.webhooks.pod_mutating import AdmissionContext, mutate_pod
 from tests.manager.webhooks.admission_builders import Obj, admission_context, container, pod, profile, quota, request
 
 CPU, MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"

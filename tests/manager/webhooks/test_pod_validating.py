@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDenied
-from koord.manager.webhooks.admission_context import AdmissionContext
+from koord.manager.webhooks.pod_mutating import AdmissionContext
 from koord.manager.webhooks.pod_validating import RequiredLabelRule, parse_rules, validate_pod
 from koord.policy.qos import is_legal
 from tests.manager.webhooks.admission_builders import Obj, admission_context, container, pod, quota, request

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDenied
-from koord.manager.webhooks.admission_context import mutate_reservation
+from koord.manager.webhooks.pod_mutating import mutate_reservation
 from tests.manager.webhooks.admission_builders import Obj, admission_context, profile, request
 
 TEMPLATE: Obj = {"spec": {"containers": [{"name": "m", "resources": {"requests": {"cpu": "1"}}}]}}

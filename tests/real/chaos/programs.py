@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler import configuration
 from koord.api.model import to_dict
 from koord.manager.feature_gates import shipped_manager_gates
 from tests.real.chaos.faulty_proxy import FaultyProxy
@@ -106,7 +106,7 @@ def start_programs(plane: ControlPlane, folder: Path, webhook_port: int) -> list
     programs = [ChildProgram(name, plane, folder) for name in ("scheduler-0", "scheduler-1", "manager", "descheduler")]
     *schedulers, manager, descheduler = programs
     for scheduler in schedulers:
-        config = to_dict(shipped.configuration())
+        config = to_dict(configuration.configuration())
         config["leaderElection"] |= ELECTION
         config["clientConnection"] = {"kubeconfig": str(scheduler.kubeconfig), "qps": 300, "burst": 300}
         file = folder / f"{scheduler.name}.yaml"

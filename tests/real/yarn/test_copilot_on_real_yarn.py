@@ -23,13 +23,13 @@ from koord.koordlet.agent import Koordlet
 from koord.koordlet.feature_gates import default_gates
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
 from koord.koordlet.inputs.yarn_containers import YarnCopilotSettings
-from koord.koordlet.reporters.predictor import PredictorSettings
+from koord.koordlet.reporters.node_metric_reporter import PredictorSettings
 from koord.koordlet.series import metric_kind
 from koord.koordlet.settings import AuditSettings, KoordletSettings
 from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import WallClock
 from koord.wire.yarn_copilot import is_application_master
-from koord.yarn.cluster_state import OperatorSettings
+from koord.yarn.operator import OperatorSettings
 from tests.real.yarn.real_yarn import needs_yarn
 from tests.real.yarn.yarn_node import (
     GROUP,

@@ -17,8 +17,8 @@ from koord.wire.hadoop_rpc import RpcException, RpcResponse
 from koord.wire.hadoop_sasl import HadoopToken
 from koord.wire.hadoop_yarn import CLIENT_PROTOCOL, NodeIdMessage, NodeResource, ResourceMessage, ResourceOption
 from koord.wire.protobuf import DATA, STRING, MessageCodec, NestedField, ScalarField
-from koord.yarn.cluster_state import OperatorSettings
-from koord.yarn.models import BatchAmounts
+from koord.yarn.capacity import BatchAmounts
+from koord.yarn.operator import OperatorSettings
 from koord.yarn.resource_manager import TOKEN_KIND, Caller, call
 from tests.real.yarn.real_yarn import PATIENCE_S, RealYarn, needs_yarn, real_yarn
 from tests.yarn.operator_site import operating, operator_site, until_held

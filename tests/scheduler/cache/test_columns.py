@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.scheduler.cache.cluster_state import ClusterState
-from koord.scheduler.cache.columns import RowChangeLog
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.cache.node_table import ALL_ROWS
+from koord.scheduler.cache.node_table import ALL_ROWS, RowChangeLog
 from tests.scheduler.builders import ZONE, make_node, make_pod, make_state
 from tests.scheduler.plugin_equivalence import ClusterHistory, histories
 

@@ -6,9 +6,8 @@ import pytest
 
 from koord.api.koordinator.protocol import A_GANG_NAME, L_POD_GROUP, L_QOS_CLASS
 from koord.api.model import convert
-from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_info import PodInfo, PodShapes
 from koord.scheduler.cache.pod_model import Pod
-from koord.scheduler.cache.pod_shape import PodShapes
 from tests.scheduler.builders import make_info
 
 

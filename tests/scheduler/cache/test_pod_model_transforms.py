@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from koord.scheduler.cache.node_info import node_allocatable
+from koord.scheduler.cache.pod_info import PodShapes
 from koord.scheduler.cache.pod_model import normalised_spec, with_current_resource_names
-from koord.scheduler.cache.pod_shape import PodShapes
 from koord.scheduler.framework.cluster_event import UPDATE, ClusterEvent, ObjectEvent, node_update_events
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition
 from koord.scheduler.plugins.node_resources.fit import NodeResourcesFit

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler import configuration
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.scheduler.configuration.completed_config import CompletedConfig, ValidationHandle
-from koord.scheduler.configuration.plugin_selection import KNOWN_POINTS, KOORDINATOR_POINTS
-from koord.scheduler.configuration.unsupported import settings_without_effect, without_unsupported_plugins
+from koord.scheduler.configuration.plugin_selection import (
+    KNOWN_POINTS,
+    KOORDINATOR_POINTS,
+    settings_without_effect,
+    without_unsupported_plugins,
+)
 from koord.scheduler.framework.extension_points import EXTENSION_POINTS, POINT_METHODS, overrides
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.registry import REGISTRY
@@ -188,7 +192,7 @@ BUILT = factories({name: [METHODS[p] for p in points] for name, points in KOORDI
 
 
 def test_the_shipped_profile_runs_once_its_plugins_are_there() -> None:
-    completed_config = CompletedConfig.complete(shipped.configuration(), BUILT)
+    completed_config = CompletedConfig.complete(configuration.configuration(), BUILT)
     assert isinstance(completed_config, CompletedConfig), completed_config
     (found,) = completed_config.make_profiles(ValidationHandle())
     assert found.scheduler_name == "koord-scheduler"
@@ -212,7 +216,7 @@ def test_the_shipped_profile_runs_once_its_plugins_are_there() -> None:
 
 
 def test_what_is_left_out_of_the_shipped_profile_is_told() -> None:
-    config, left_out = without_unsupported_plugins(shipped.configuration(), REGISTRY)
+    config, left_out = without_unsupported_plugins(configuration.configuration(), REGISTRY)
     assert set(left_out) == set(KOORDINATOR_POINTS) - set(REGISTRY) - {
         "NodeResourcesFitPlus",
         "ScarceResourceAvoidance",
@@ -225,7 +229,7 @@ def test_what_is_left_out_of_the_shipped_profile_is_told() -> None:
 
 
 def test_nothing_is_left_out_when_all_is_built() -> None:
-    config, left_out = without_unsupported_plugins(shipped.configuration(), BUILT)
+    config, left_out = without_unsupported_plugins(configuration.configuration(), BUILT)
     assert left_out == ()
     assert isinstance(CompletedConfig.complete(config, BUILT), CompletedConfig)
 
@@ -235,7 +239,7 @@ def test_defaults_that_are_not_built_stay_out() -> None:
     refused = assembled({}, lacking)
     assert isinstance(refused, list)
     assert [e.value for e in refused] == ["DefaultPreBind", "ImageLocality"]
-    given = shipped.configuration()
+    given = configuration.configuration()
     config, left_out = without_unsupported_plugins(given, lacking)
     assert {"ImageLocality", "DefaultPreBind"} <= set(left_out)
     assert isinstance(CompletedConfig.complete(config, lacking), CompletedConfig)
@@ -277,7 +281,7 @@ def test_claims_are_not_watched_when_the_gate_says_so() -> None:
 
 
 def shipped_without_unbuilt() -> Any:
-    return without_unsupported_plugins(shipped.configuration(), REGISTRY)[0]
+    return without_unsupported_plugins(configuration.configuration(), REGISTRY)[0]
 
 
 @pytest.mark.parametrize(

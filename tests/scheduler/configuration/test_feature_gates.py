@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koord.api.config.gates import feature_gate_warnings, parse_feature_gates
-from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler import configuration
 from koord.api.kubernetes.resource import Resource
 from koord.scheduler import scheduler
 from koord.scheduler.configuration import completed_config, feature_gates
@@ -105,7 +105,7 @@ class RecordingHandle(ValidationHandle):
     ],
 )
 def test_informers_that_are_switched_off_are_not_asked_for(gates: dict[str, bool], missing: set[str]) -> None:
-    made = CompletedConfig.complete(shipped.configuration(), REGISTRY, gates)
+    made = CompletedConfig.complete(configuration.configuration(), REGISTRY, gates)
     assert isinstance(made, CompletedConfig)
     handle = RecordingHandle()
     made.make_profiles(handle)

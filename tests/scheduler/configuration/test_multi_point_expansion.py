@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.config.plugin_set import ALL_PLUGINS, PluginEntry, PluginSet, expand_multi_point, merge_plugin_sets
+from koord.api.config.component import ALL_PLUGINS, PluginEntry, PluginSet, expand_multi_point, merge_plugin_sets
 
 NAMES = "abcdefgh"
 

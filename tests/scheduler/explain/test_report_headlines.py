@@ -13,8 +13,8 @@ from koord.cli.commands.explain.pod import print_attempt
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.explain.report import LastAttemptReport, PodReportInputs, report_pod, say_once
 from koord.scheduler.framework.decision import VictimSearch
-from koord.scheduler.pod_status_writer import MESSAGE_BYTES, PodStatusUpdate, pod_status_patch, truncate_message
 from koord.scheduler.queue.queued_pod import QueuedPodStatus, QueuePart
+from koord.scheduler.status_reporter import MESSAGE_BYTES, PodStatusUpdate, pod_status_patch, truncate_message
 from koord.telemetry.clock import ManualClock, now
 
 OURS = ("default-scheduler",)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from koord.scheduler.explain.snapshot import ApiSnapshot, SnapshotHandle
-from koord.scheduler.plugins.load_aware.node_metric import NODE_METRICS, LoadNodeMetric
+from koord.scheduler.explain.what_if import ApiSnapshot, SnapshotHandle
+from koord.scheduler.plugins.load_aware.node_load import NODE_METRICS, LoadNodeMetric
 
 
 def test_who_follows_a_kind_is_told_what_is_there() -> None:

@@ -11,8 +11,7 @@ from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.explain.snapshot import ApiSnapshot
-from koord.scheduler.explain.what_if import WhatIf
+from koord.scheduler.explain.what_if import ApiSnapshot, WhatIf
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import SKIP, Reject, Skip, reject

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.api.config.plugin_set import PluginConfig
-from koord.api.config.scheduler import shipped
+from koord.api.config.component import PluginConfig
+from koord.api.config.scheduler import configuration
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.model import convert, to_dict
 from koord.cli import scheduler_setup
@@ -17,8 +17,7 @@ from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import effective_configuration, load_configuration
 from koord.scheduler.explain.http import CONFIGURATION_PATH, explain_routes
-from koord.scheduler.explain.snapshot import ApiSnapshot
-from koord.scheduler.explain.what_if import WhatIf, WhatIfOutcome
+from koord.scheduler.explain.what_if import ApiSnapshot, WhatIf, WhatIfOutcome
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.telemetry.http_routing import HttpCall
@@ -242,7 +241,7 @@ def test_members_that_run_already_count() -> None:
 
 def test_the_configuration_that_a_scheduler_serves_makes_the_same_one() -> None:
     async def main(clock: LoopClock) -> None:
-        given = CompletedConfig.complete(shipped.configuration(), REGISTRY, {"MultiQuotaTree": True})
+        given = CompletedConfig.complete(configuration.configuration(), REGISTRY, {"MultiQuotaTree": True})
         assert isinstance(given, CompletedConfig)
         async with faulty_cluster(clock, given) as world:
             routes = dict(explain_routes(world.scheduler, clock))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.explain.snapshot import ApiSnapshot, SnapshotHandle
+from koord.scheduler.explain.what_if import ApiSnapshot, SnapshotHandle
 from koord.scheduler.framework.decision import NearestNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.plugins.registry import REGISTRY

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler import configuration
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.configuration.completed_config import CompletedConfig, ValidationHandle
@@ -19,7 +19,7 @@ KEY = "koordinator.sh/anything"
 
 
 def _shipped_profile(state: ClusterState) -> SchedulerProfile:
-    assembly = CompletedConfig.complete(shipped.configuration(), REGISTRY)
+    assembly = CompletedConfig.complete(configuration.configuration(), REGISTRY)
     assert isinstance(assembly, CompletedConfig), assembly
     handle = ValidationHandle()
     handle.state = state

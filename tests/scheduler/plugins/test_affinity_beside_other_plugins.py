@@ -16,7 +16,7 @@ from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
-from koord.scheduler.plugins.pod_topology_spread.owners import SERVICE, OwnerIndex
+from koord.scheduler.plugins.pod_topology_spread.constraint import SERVICE, OwnerIndex
 from koord.scheduler.plugins.pod_topology_spread.plugin import PodTopologySpread
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.values.selector import Selector

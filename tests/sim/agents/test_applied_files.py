@@ -13,8 +13,7 @@ from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.container_values import AppliedValue
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.sim.agents.node_agent import SimulatedAgent, SimulatedAgentSettings, SimulatedAppliedFiles
-from koord.sim.machine.simulated_machine import SimulatedHardware, SimulatedMachine
-from koord.sim.machine.step_result import ContainerDemand
+from koord.sim.machine.simulated_machine import ContainerDemand, SimulatedHardware, SimulatedMachine
 from tests.sim.machine.machine_builders import GIB, batch, machine, service
 
 POD = batch("job", 2000)

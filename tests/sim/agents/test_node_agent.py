@@ -18,8 +18,7 @@ from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.sim.agents.node_agent import SimulatedAgent, SimulatedAgentSettings
-from koord.sim.machine.simulated_machine import SimulatedHardware
-from koord.sim.machine.step_result import ContainerDemand
+from koord.sim.machine.simulated_machine import ContainerDemand, SimulatedHardware
 from tests.sim.machine.machine_builders import GIB, batch, container, service
 
 CPUS = 8

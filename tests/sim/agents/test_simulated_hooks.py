@@ -11,8 +11,7 @@ from koord.koordlet.feature_gates import default_gates
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.sim.agents.node_agent import SimulatedAgent, SimulatedAgentSettings
-from koord.sim.machine.simulated_machine import SimulatedHardware
-from koord.sim.machine.step_result import ContainerDemand
+from koord.sim.machine.simulated_machine import ContainerDemand, SimulatedHardware
 from tests.sim.machine.machine_builders import GIB, batch, container, service
 
 CPUS = 4

@@ -9,8 +9,7 @@ from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.sim.agents.node_agent import AgentStep, SimulatedAgent, SimulatedAgentSettings
-from koord.sim.machine.simulated_machine import SimulatedHardware, SimulatedMachine
-from koord.sim.machine.step_result import ContainerDemand
+from koord.sim.machine.simulated_machine import ContainerDemand, SimulatedHardware, SimulatedMachine
 from tests.sim.machine.machine_builders import GIB, batch, container, machine, run, service
 
 PODS = (service("web", 2000), batch("stream", 4000), batch("quiet", 2000))

@@ -12,8 +12,13 @@ from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies.runner import StrategyRunner
 from koord.sim.machine.cgroup_files import MAINLINE_FILES
-from koord.sim.machine.simulated_machine import LAYOUT, SimulatedHardware, SimulatedMachine
-from koord.sim.machine.step_result import ContainerDemand, MachineStepResult
+from koord.sim.machine.simulated_machine import (
+    LAYOUT,
+    ContainerDemand,
+    MachineStepResult,
+    SimulatedHardware,
+    SimulatedMachine,
+)
 
 GIB = 1 << 30
 SYSTEM = ContainerDemand(200, GIB)

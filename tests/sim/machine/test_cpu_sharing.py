@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.sim.machine import cpu_flow
+from koord.sim.machine import cfs
 from koord.sim.machine.cfs import UNBOUNDED, CfsGroup, divide_cpu
 
 FOUR = 0b1111
@@ -153,10 +153,10 @@ def test_nothing_idle_is_kept_from_those_who_want_it(tree: tuple[CfsGroup, dict[
 def test_looking_at_all_sets_and_searching_for_cuts_agree(kinds: list[tuple[int, int, int]]) -> None:
     kept = list({mask: (mask, float(load), float(rate)) for mask, load, rate in kinds}.values())
     shapes, loads, rates = (list(column) for column in zip(*kept, strict=True))
-    if cpu_flow._by_all_sets(tuple(shapes), loads, [1e-6] * len(shapes))[0] <= 0:
+    if cfs._by_all_sets(tuple(shapes), loads, [1e-6] * len(shapes))[0] <= 0:
         return  # does not fit to begin with
-    one, _ = cpu_flow._by_all_sets(tuple(shapes), loads, rates)
-    other, _ = cpu_flow._by_cuts(shapes, loads, rates)
+    one, _ = cfs._by_all_sets(tuple(shapes), loads, rates)
+    other, _ = cfs._by_cuts(shapes, loads, rates)
     assert one == pytest.approx(other, abs=1e-3)
 
 

@@ -12,7 +12,7 @@ from koord.koordlet.inputs.pod_meta import ContainerMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.sim.machine.cgroup_files import ANOLIS_FILES
-from koord.sim.machine.step_result import ContainerDemand, record_performance, record_samples
+from koord.sim.machine.simulated_machine import ContainerDemand, record_performance, record_samples
 from tests.sim.machine.machine_builders import GIB, SYSTEM, batch, container, machine, run, service, start_pods
 
 BESTEFFORT = "kubepods/besteffort"

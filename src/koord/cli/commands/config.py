@@ -1,9 +1,12 @@
 """This module is `koord config check`: it reports what is wrong with configuration files, and on which lines,
 by the programs' own rules, and summarizes what is right. No cluster is needed.
+
+The line of a setting is found in a YAML file, also inside the JSON text that a ConfigMap carries.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -19,20 +22,108 @@ from koord.api.config.descheduler.plugin_args import API_VERSION as DESCHEDULER_
 from koord.api.config.field_error import FieldError
 from koord.api.config.scheduler import configuration as scheduler
 from koord.api.config.slo import slo_documents
-from koord.api.config.slo.interference import REPORT, InterferenceStrategy
-from koord.cli.commands.yaml_line_numbers import (
-    child_node,
-    compose_documents,
-    duplicate_keys,
-    duplicate_keys_in_text,
-    line_in_text,
-    line_of_path,
-)
+from koord.api.config.slo.slo_documents import REPORT, InterferenceStrategy
 from koord.manager.configuration import documents
 from koord.manager.configuration.documents import RejectedDocument
 from koord.manager.configuration.inspection import ConfigFinding, error_findings, inspect_slo_config, warning_finding
 from koord.values.json_text import MalformedText
-from koord.values.yaml_text import load_yaml
+from koord.values.yaml_text import YAML_ERRORS, JsonYamlLoader, load_yaml, malformed_yaml, yaml_limit_exceeded
+
+_SEGMENT = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
+
+
+def compose_documents(text: str) -> list[tuple[yaml.Node, Any]] | MalformedText:
+    """Return the documents of a file: the node tree with line numbers, and the content; or why there are none."""
+    if (malformed := yaml_limit_exceeded(text)) is not None:
+        return malformed
+    found = []
+    try:
+        loader = JsonYamlLoader(text)
+        while loader.check_node():
+            node = loader.get_node()
+            if node is not None:
+                found.append((node, loader.construct_document(node)))
+    except YAML_ERRORS as error:
+        return malformed_yaml(error)
+    return found
+
+
+def child_node(node: yaml.Node | None, name: str) -> yaml.Node | None:
+    """Return the value under a key, ignoring case where no key matches exactly; or the item of a list."""
+    if isinstance(node, yaml.MappingNode):
+        pairs = [(key.value, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)]
+        exact = next((value for key, value in pairs if key == name), None)
+        return exact or next((value for key, value in pairs if str(key).lower() == name.lower()), None)
+    if isinstance(node, yaml.SequenceNode) and name.isdigit() and int(name) < len(node.value):
+        found: yaml.Node = node.value[int(name)]
+        return found
+    return None
+
+
+def line_of_path(node: yaml.Node, path: str) -> int:
+    """Return the line, counted from 1, of the deepest part of `path` that exists."""
+    line: int = node.start_mark.line + 1
+    for name in _path_segments(path):
+        inner = child_node(node, name)
+        if inner is None:
+            break
+        node = inner
+        line = int(node.start_mark.line) + 1
+    return line
+
+
+def line_in_text(node: yaml.Node, path: str, broken: int | None = None) -> int:
+    """Return the line of a path in the JSON or YAML text that the scalar `node` holds, or of its line `broken`."""
+    line: int = node.start_mark.line + 1
+    if not isinstance(node, yaml.ScalarNode) or node.style not in ("|", ">"):
+        return line  # quoted text is on one line, or folded beyond recognition
+    if broken is not None:
+        return line + broken
+    if (malformed := yaml_limit_exceeded(node.value)) is not None:
+        return line if malformed.line is None else line + malformed.line
+    inside = yaml.compose(node.value, Loader=JsonYamlLoader)
+    return line if inside is None else line + line_of_path(inside, path)
+
+
+def duplicate_keys(node: yaml.Node) -> list[tuple[str, int]]:
+    """Return the path and line of each key that a map has again, as readers silently take the last."""
+    found: list[tuple[str, int]] = []
+    _collect_duplicate_keys(node, "", set(), found)
+    return found
+
+
+def duplicate_keys_in_text(node: yaml.Node) -> list[tuple[str, int]]:
+    """Return the duplicate keys inside the text that the scalar `node` holds."""
+    if not isinstance(node, yaml.ScalarNode) or yaml_limit_exceeded(node.value) is not None:
+        return []
+    inside = yaml.compose(node.value, Loader=JsonYamlLoader)
+    line = int(node.start_mark.line) + 1
+    block = node.style in ("|", ">")
+    return [] if inside is None else [(path, line + at if block else line) for path, at in duplicate_keys(inside)]
+
+
+def _collect_duplicate_keys(node: yaml.Node, path: str, met: set[int], found: list[tuple[str, int]]) -> None:
+    if id(node) in met:  # an alias may lead back to where we are
+        return
+    met.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
+            here = f"{path}.{name}" if path else name
+            if name in seen:
+                found.append((here, int(key.start_mark.line) + 1))
+            seen.add(name)
+            _collect_duplicate_keys(value, here, met, found)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _collect_duplicate_keys(item, f"{path}[{index}]", met, found)
+
+
+def _path_segments(path: str) -> Iterator[str]:
+    for match in _SEGMENT.finditer(path):
+        yield match.group(1) if match.group(1) is not None else match.group(2)
+
 
 _DOCUMENT_READERS: dict[str, Any] = {
     slo_documents.COLOCATION: documents.parse_colocation,
@@ -233,7 +324,7 @@ def _check_scheduler(config_document: dict[str, Any], key: str) -> list[ConfigFi
     # Only this check needs the plugins and their numeric libraries; the others should not wait for them.
     from koord.scheduler.configuration.completed_config import CompletedConfig
     from koord.scheduler.configuration.config_file import load_configuration as load_scheduler
-    from koord.scheduler.configuration.unsupported import profiles_without_koordinator
+    from koord.scheduler.configuration.plugin_selection import profiles_without_koordinator
     from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, load_plugins
 
     given = load_scheduler(config_document)

@@ -18,8 +18,7 @@ from koord.api.koordinator.protocol import DESCHEDULER_NAME, SCHEDULER
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, PODS
 from koord.api.kubernetes.core_v1 import Event
 from koord.cli import cluster_access, printing
-from koord.cli.commands.deschedule import DESCHEDULER_PORT
-from koord.cli.commands.explain.pod import SCHEDULER_PORT
+from koord.cli.cluster_access import DESCHEDULER_PORT, SCHEDULER_PORT
 from koord.cli.printing import plain_table, print_result
 from koord.koordlet.settings import PORT
 from koord.kube.client.typed_client import Client

@@ -11,7 +11,6 @@ import msgspec
 
 from koord.api.koordinator.protocol import SCHEDULER
 from koord.cli import cluster_access
-from koord.cli.commands.explain.pod import SCHEDULER_PORT
 from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.scheduler.plugins.coscheduling.explain import GangReport
@@ -24,10 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", default="", metavar="[[NAMESPACE/]NAME]")
 @click.option("-n", "--namespace", default="", help="The gang's namespace, if it is not part of its name.")
-@click.option(
-    "--scheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where koord-scheduler runs."
-)
-@click.option("--scheduler-port", default=SCHEDULER_PORT, show_default=True, help="The port of its --port.")
+@cluster_access.scheduler_options
 @cluster_access.watch_option
 @cluster_access.output_option
 @cluster_access.cluster_options

@@ -20,10 +20,10 @@ from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.pod import Pod
 from koord.cli import cluster_access
 from koord.cli.printing import format_bytes, plain_table, print_result
-from koord.gpu import isolation, probe, verdict
+from koord.gpu import isolation, probe
 from koord.gpu.driver import CudaError
 from koord.gpu.isolation import GpuLimits
-from koord.gpu.verdict import VerifyReport
+from koord.gpu.probe import VerifyReport
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import Clock, now
@@ -74,7 +74,7 @@ def gpu() -> None:
     default=0.0,
     help="Multiply-adds a second of the whole card. [default: by its multiprocessors and the clock that is measured]",
 )
-@click.option("--condition", is_flag=True, help=f"Set the condition {verdict.CONDITION} of the pod POD_NAME.")
+@click.option("--condition", is_flag=True, help=f"Set the condition {probe.CONDITION} of the pod POD_NAME.")
 @click.option(
     "--termination-log",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
@@ -115,7 +115,7 @@ def verify(
         termination_log.write_text(f"{report.verdict}: {report.message}"[:_TERMINATION_BYTES])
     if condition:
         _set_condition(report, os.environ, kubeconfig, context)
-    sys.exit(verdict.EXIT_CODES[report.verdict])
+    sys.exit(probe.EXIT_CODES[report.verdict])
 
 
 def asked_limits(memory: str, cores: int | None, environ: Mapping[str, str]) -> GpuLimits | str:
@@ -135,11 +135,11 @@ def asked_limits(memory: str, cores: int | None, environ: Mapping[str, str]) -> 
 def verify_here(asked: GpuLimits, environ: Mapping[str, str], seconds: float, whole_card: float = 0.0) -> VerifyReport:
     """Measure in this process and compare."""
     granted = isolation.limits_in(environ)
-    wanted = verdict.wanted_limits(asked, granted)
+    wanted = probe.wanted_limits(asked, granted)
     if not wanted.is_share:
-        return verdict.judge(asked, granted, "no share was asked for or granted")
+        return probe.judge(asked, granted, "no share was asked for or granted")
     measured = probe.measure(wanted, environ, seconds=seconds, whole_card_fma_per_s=whole_card)
-    return verdict.judge(asked, granted, str(measured) if isinstance(measured, CudaError) else measured)
+    return probe.judge(asked, granted, str(measured) if isinstance(measured, CudaError) else measured)
 
 
 def report_text(report: VerifyReport) -> str:
@@ -171,12 +171,12 @@ def _set_condition(report: VerifyReport, environ: Mapping[str, str], kubeconfig:
     async def main(client: Client, clock: Clock) -> None:
         await write_condition(client, namespace, name, report, timestamp.text(now(clock)))
 
-    cluster_access.run_with_client(main, kubeconfig, context, exit_code=verdict.EXIT_CODES[verdict.UNKNOWN])
+    cluster_access.run_with_client(main, kubeconfig, context, exit_code=probe.EXIT_CODES[probe.UNKNOWN])
 
 
 async def write_condition(client: Client, namespace: str, name: str, report: VerifyReport, at: str) -> None:
     """Set the condition of a pod; conditions of others stay."""
-    change = {"status": {"conditions": [msgspec.to_builtins(verdict.condition_of(report, at))]}}
+    change = {"status": {"conditions": [msgspec.to_builtins(probe.condition_of(report, at))]}}
     unwrap(await client.patch(PODS, name, change, namespace, kind="strategic", subresource="status"))
 
 
@@ -218,7 +218,7 @@ def pod_report(pod: Pod) -> GpuPodReport | None:
         return None
     provider = meta.labels.get(L_GPU_ISOLATION_PROVIDER, "")
     limits = isolation.share_of(cards[0], provider or "a share") if cards else str(allocated)
-    condition = next((one for one in pod.status.conditions if one.type == verdict.CONDITION), None)
+    condition = next((one for one in pod.status.conditions if one.type == probe.CONDITION), None)
     message = "" if condition is None else condition.message
     if isinstance(limits, str):
         message = limits

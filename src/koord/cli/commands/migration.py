@@ -16,13 +16,11 @@ from koord.api.koordinator.protocol import A_EVICT_REASON, DESCHEDULER_NAME, SCH
 from koord.api.koordinator.scheduling import EVICT_DIRECTLY, RESERVATION_FIRST
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.cli import cluster_access, printing
-from koord.cli.commands.deschedule import DESCHEDULER_PORT
-from koord.cli.commands.explain.pod import SCHEDULER_PORT
 from koord.cli.commands.object_lists import ManifestObject
 from koord.cli.printing import plain_table, print_result
 from koord.descheduler.explain.migration_report import MigrationReport, report_migration
 from koord.descheduler.migration.job import EVICTION, find_condition, is_active, reservation_name
-from koord.descheduler.migration.protection import EVICT_ANNOTATION
+from koord.descheduler.migration.plugin import EVICT_ANNOTATION
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.policy.eviction import KOORD_MIGRATE, EvictionRecord, record_annotations
@@ -157,10 +155,7 @@ def migrate() -> None:
 @click.option("--reason", default="", metavar="TEXT", help="Kept with the job, for those who ask later.")
 @click.option("--grace-period", type=click.IntRange(min=0), metavar="SECONDS", help="Default: what the pod asks for.")
 @click.option("--dry-run", is_flag=True, help="Ask the API server whether the pod could be evicted; it stays.")
-@click.option("--descheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where it runs.")
-@click.option(
-    "--descheduler-port", default=DESCHEDULER_PORT, show_default=True, help="The port it tells about itself on."
-)
+@cluster_access.descheduler_options
 @cluster_access.cluster_options
 def pod(
     pod: str,
@@ -196,7 +191,9 @@ def pod(
         found = await client.dynamic.get(PODS, name, space)
         if isinstance(found, ApiError):
             cluster_access.fail(found.message)
-        config = await cluster_access.ask_program(client, SCHEDULER, "/configz", descheduler_namespace, SCHEDULER_PORT)
+        config = await cluster_access.ask_program(
+            client, SCHEDULER, "/configz", descheduler_namespace, cluster_access.SCHEDULER_PORT
+        )
         known = schedulers_with_reservations(config["componentconfig"]) if isinstance(config, dict) else set[str]()
         wrong = migration_blocker(found, mode=mode, to=to, schedulers=known or {SCHEDULER})
         if wrong is None and to:
@@ -293,10 +290,7 @@ ENDED_PHASES = ("Succeeded", "Failed", "Aborted")
 @click.command()
 @click.argument("name", default="")
 @click.option("--active", is_flag=True, help="Only those that have not ended.")
-@click.option("--descheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where it runs.")
-@click.option(
-    "--descheduler-port", default=DESCHEDULER_PORT, show_default=True, help="The port it tells about itself on."
-)
+@cluster_access.descheduler_options
 @cluster_access.watch_option
 @cluster_access.output_option
 @cluster_access.cluster_options

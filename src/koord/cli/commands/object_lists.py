@@ -14,7 +14,7 @@ from koord.api.kubernetes.resource import Resource
 from koord.cli import cluster_access
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
-from koord.scheduler.explain.snapshot import objects_of_documents
+from koord.scheduler.explain.what_if import objects_of_documents
 
 ManifestObject = dict[str, Any]
 

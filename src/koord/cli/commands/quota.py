@@ -12,13 +12,12 @@ import msgspec
 from koord.api.koordinator.protocol import SCHEDULER
 from koord.cli import cluster_access, printing, scheduler_setup
 from koord.cli.commands import simulate
-from koord.cli.commands.explain.pod import SCHEDULER_PORT
 from koord.cli.commands.object_lists import ManifestObject, read_objects
 from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.explain.snapshot import ApiSnapshot, SnapshotHandle
+from koord.scheduler.explain.what_if import ApiSnapshot, SnapshotHandle
 from koord.scheduler.plugins.elastic_quota.explain import (
     QuotaTreeReport,
     QuotaVerdict,
@@ -169,10 +168,7 @@ def quota() -> None:
 
 @quota.command()
 @click.argument("name", default="")
-@click.option(
-    "--scheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where koord-scheduler runs."
-)
-@click.option("--scheduler-port", default=SCHEDULER_PORT, show_default=True, help="The port of its --port.")
+@cluster_access.scheduler_options
 @cluster_access.watch_option
 @cluster_access.output_option
 @cluster_access.cluster_options

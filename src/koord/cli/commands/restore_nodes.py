@@ -21,8 +21,7 @@ from koord.api.kubernetes.resource import Resource
 from koord.api.kubernetes.workload import DaemonSet
 from koord.api.model import Obj
 from koord.cli import cluster_access
-from koord.cli.manifests.koordlet_daemonset import NAME, RESTORE, SAFE_MODE, restoring_container
-from koord.cli.manifests.koordlet_daemonset import NAME as KOORDLET
+from koord.cli.manifests.daemonsets import KOORDLET, RESTORE, SAFE_MODE, restoring_container
 from koord.koordlet.reporters.builders.node_conditions import PREFIX
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
@@ -75,9 +74,9 @@ def restoring_patch(daemon_set: Obj) -> Obj:
     All are replaced at once: nothing is to be protected any more.
     """
     spec = daemon_set["spec"]["template"]["spec"]
-    agent = next(one for one in spec["containers"] if one["name"] == NAME)
+    agent = next(one for one in spec["containers"] if one["name"] == KOORDLET)
     args = [*agent["args"], *(() if SAFE_MODE in agent["args"] else (SAFE_MODE,))]
-    agents = [{**one, "args": args} if one["name"] == NAME else one for one in spec["containers"]]
+    agents = [{**one, "args": args} if one["name"] == KOORDLET else one for one in spec["containers"]]
     others = [one for one in spec.get("initContainers", ()) if one["name"] != RESTORE]
     inits = [*others, restoring_container({**agent, "args": args})]
     return {

@@ -30,8 +30,7 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
 from koord.scheduler.explain.http import CONFIGURATION_PATH
-from koord.scheduler.explain.snapshot import ApiSnapshot
-from koord.scheduler.explain.what_if import WhatIf, WhatIfOutcome, kinds_read
+from koord.scheduler.explain.what_if import ApiSnapshot, WhatIf, WhatIfOutcome, kinds_read
 from koord.telemetry.clock import Clock
 
 if TYPE_CHECKING:
@@ -162,10 +161,7 @@ def _outcome_line(outcome: WhatIfOutcome) -> tuple[str, str]:
     type=click.Path(path_type=Path),
     help="KubeSchedulerConfiguration. Default: that of the running koord-scheduler; with --snapshot that of koord up.",
 )
-@click.option(
-    "--scheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where koord-scheduler runs."
-)
-@click.option("--scheduler-port", default=10251, show_default=True, help="The port of its --port.")
+@cluster_access.scheduler_options
 @click.option(
     "--replicas",
     type=click.IntRange(1, MAX_PODS_PER_WORKLOAD),

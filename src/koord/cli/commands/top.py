@@ -16,8 +16,8 @@ import msgspec
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.node import Node
-from koord.cli import cluster_access, koordlet_access, printing
-from koord.cli.koordlet_access import GPUS_PATH, KoordletAddress
+from koord.cli import cluster_access, printing
+from koord.cli.cluster_access import GPUS_PATH, KoordletAddress
 from koord.cli.printing import format_bytes, plain_table, print_result
 from koord.koordlet.gpu_shares import GpuCardStatus, GpuShareStatus, GpusStatus
 from koord.kube.client.typed_client import Client
@@ -43,7 +43,7 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.option("--node", default="", help="Only this node.")
-@koordlet_access.koordlet_options
+@cluster_access.koordlet_options
 @cluster_access.watch_option
 @cluster_access.output_option
 @cluster_access.cluster_options
@@ -65,13 +65,13 @@ def gpus(
 
 async def node_gpus(client: Client, address: KoordletAddress, only: str = "") -> list[NodeGpus]:
     """Ask the agents of all nodes, or of one; nodes without cards are left out."""
-    nodes = [await koordlet_access.get_node(client, only)] if only else unwrap(await client.list(NODES)).items
+    nodes = [await cluster_access.get_node(client, only)] if only else unwrap(await client.list(NODES)).items
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(node: Node) -> NodeGpus:
         name = node.metadata.name
         async with turn:
-            answer = await koordlet_access.ask_agent(client, node, address, GPUS_PATH)
+            answer = await cluster_access.ask_agent(client, node, address, GPUS_PATH)
         if isinstance(answer, str):
             return NodeGpus(node=name, problem=answer)
         return NodeGpus(node=name, gpus=msgspec.convert(answer, GpusStatus))

@@ -25,8 +25,7 @@ from koord.cli.daemons.serving_flags import (
     SECURE_SERVING_FLAGS,
 )
 from koord.cli.daemons.startup import LEADER_ELECTION_FLAGS, apply_election_flags
-from koord.descheduler.configuration import DeschedulerSetup, build_setup, load_config
-from koord.descheduler.feature_gates import DESCHEDULER_GATES
+from koord.descheduler.configuration import DESCHEDULER_GATES, DeschedulerSetup, build_setup, load_config
 from koord.descheduler.plugins.registry import ENTRY_POINT_GROUP, load_registry
 from koord.values.json_text import MalformedText
 from koord.values.yaml_text import load_yaml

@@ -25,8 +25,8 @@ from koord.cli.daemons.serving_flags import FlagError, plain_addresses
 from koord.descheduler.configuration import DeschedulerSetup
 from koord.descheduler.context import DeschedulerContext, DeschedulerMetrics
 from koord.descheduler.explain import service
-from koord.descheduler.informer_transforms import register_transforms
 from koord.descheduler.program import Descheduler
+from koord.descheduler.snapshot_source import register_transforms
 from koord.kube.controller.process import ControllerProcess, ListenAddress, ProcessSettings, process_identity
 from koord.kube.events.recorder import EventRecorder
 from koord.telemetry import component_server

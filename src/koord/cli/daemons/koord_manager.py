@@ -19,8 +19,7 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.leader_election import LeaseConfig
 from koord.manager import program
 from koord.manager.feature_gates import manager_gate_warnings
-from koord.manager.informer_transforms import register_transforms
-from koord.manager.program import LEASE_NAME, Manager
+from koord.manager.program import LEASE_NAME, Manager, register_transforms
 from koord.manager.reconcile_loop import ManagerContext
 from koord.telemetry import component_server
 from koord.telemetry.clock import Clock, WallClock

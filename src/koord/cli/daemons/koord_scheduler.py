@@ -24,12 +24,11 @@ from koord.cli.daemons.serving_flags import FlagError, plain_addresses
 from koord.kube.config.connection import BadConfig
 from koord.kube.controller.process import ControllerProcess, ProcessSettings, process_identity
 from koord.scheduler import resource_metrics
-from koord.scheduler.attempt_dump import AttemptDump
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration
 from koord.scheduler.explain import http
 from koord.scheduler.scheduler import Scheduler
-from koord.scheduler.scheduler_monitor import SchedulerMonitorSettings
+from koord.scheduler.scheduler_monitor import AttemptDump, SchedulerMonitorSettings
 from koord.scheduler.sync_barrier import SyncBarrierSettings
 from koord.telemetry import component_server, metrics
 from koord.telemetry.clock import WallClock

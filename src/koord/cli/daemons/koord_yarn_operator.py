@@ -51,9 +51,8 @@ from koord.wire.hadoop_sasl import HadoopToken
 from koord.wire.hadoop_yarn import decode_token_file
 from koord.wire.protobuf import WireError
 from koord.yarn.capacity import MAX_INT32
-from koord.yarn.cluster_state import OperatorSettings
 from koord.yarn.hadoop_config import CORE_SITE, YARN_SITE, BadHadoopConfig, YarnCluster, clusters_from_files
-from koord.yarn.operator import CLUSTERS_PATH, YarnOperator
+from koord.yarn.operator import CLUSTERS_PATH, OperatorSettings, YarnOperator
 from koord.yarn.resource_manager import Caller, ResourceManagerClient
 
 _LOG = logging.getLogger("koord.cli.daemons.koord_yarn_operator")  # by name: as a script this module is called __main__

@@ -39,10 +39,9 @@ from koord.koordlet.inputs.kubelet_client import PodSourceSettings
 from koord.koordlet.plugin import load_koordlet_plugins
 from koord.koordlet.pod_resources.settings import SOCKET, PodResourcesProxySettings
 from koord.koordlet.reporters.builders.usage_models import UsageModelSettings
-from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
-from koord.koordlet.reporters.predictor import PredictorSettings
-from koord.koordlet.reporters.topology_reporter import TopologyReporterSettings
+from koord.koordlet.reporters.node_metric_reporter import PredictorSettings
+from koord.koordlet.reporters.object_reporter import DeviceReporterSettings, TopologyReporterSettings
 from koord.koordlet.settings import PORT, AuditSettings, KoordletSettings
 from koord.koordlet.strategies import cpu_burst, cpu_suppress, interference_view, runtime_hooks
 from koord.koordlet.strategies.strategy import StrategySettings

@@ -28,7 +28,7 @@ from koord.manager import program
 from koord.manager.controllers.colocation_profile import ProfileControllerOptions
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.plugin import load_manager_plugins
-from koord.manager.quota_evaluator import EvaluatorOptions
+from koord.manager.quota_topology_cache import EvaluatorOptions
 from koord.manager.reconcile_loop import NAMESPACE, ManagerSettings
 from koord.manager.webhook_server import cert_rotator
 from koord.manager.webhook_server.handlers import WebhookOptions

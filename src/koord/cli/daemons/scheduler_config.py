@@ -13,7 +13,7 @@ from koord.api.config import gates as gate_text
 from koord.api.config.component import ClientConnectionConfiguration
 from koord.api.config.field_error import FieldError
 from koord.api.config.gates import KUBERNETES_GATES
-from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler import configuration
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.koordinator import protocol
 from koord.cli.daemons import flag_set as kind
@@ -24,15 +24,14 @@ from koord.cli.daemons.startup import LEADER_ELECTION_FLAGS, apply_election_flag
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES, SYNC_BARRIER
-from koord.scheduler.configuration.unsupported import (
+from koord.scheduler.configuration.plugin_selection import (
     profiles_without_koordinator,
     settings_without_effect,
     without_unsupported_plugins,
 )
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, REGISTRY, load_plugins
 from koord.scheduler.scheduler import CONTROLLER_FACTORIES
-from koord.scheduler.workload_auditor import WorkloadAuditorSettings
-from koord.scheduler.workload_auditor_metrics import metric_label_keys
+from koord.scheduler.workload_auditor import WorkloadAuditorSettings, metric_label_keys
 
 SCHEDULER_PROGRAM = "koord-scheduler"
 _SECOND = 1_000_000_000
@@ -234,7 +233,7 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
         notes += [f"--{name} is ignored: with --config the file decides" for name in ignored]
     else:
         config, missing = without_unsupported_plugins(
-            _apply_deprecated_flags(shipped.configuration(), values), factories
+            _apply_deprecated_flags(configuration.configuration(), values), factories
         )
         if missing:
             notes.append(f"the shipped profile runs without plugins that are still to come: {', '.join(missing)}")

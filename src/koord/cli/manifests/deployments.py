@@ -89,52 +89,44 @@ def manager_objects(namespace: str, image: str, feature_gates: str) -> list[Obj]
 
 def scheduler_objects(namespace: str, image: str, config: str) -> list[Obj]:
     """Return the scheduler's objects. `config` is the KubeSchedulerConfiguration as YAML."""
-    container: Obj = {
-        "name": "scheduler",
-        "image": image,
-        "command": ["koord-scheduler"],
-        "args": [
-            f"--port={SCHEDULER_PORT}",
-            "--authentication-skip-lookup=true",
-            "--v=4",
-            f"--config=/config/{SCHEDULER_CONFIG}",
-        ],
-        "ports": [{"name": "metrics", "containerPort": SCHEDULER_PORT, "protocol": "TCP"}],
-        "readinessProbe": {"httpGet": {"path": "/healthz", "port": SCHEDULER_PORT}},
-        "livenessProbe": _liveness_probe("/healthz", SCHEDULER_PORT),
-        "volumeMounts": [{"name": "config", "mountPath": "/config"}, {"name": "tmp", "mountPath": "/tmp"}],
-    }
-    volumes: list[Obj] = [
-        {"name": "config", "configMap": {"name": "koord-scheduler-config"}},
-        {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    args = [
+        f"--port={SCHEDULER_PORT}",
+        "--authentication-skip-lookup=true",
+        "--v=4",
+        f"--config=/config/{SCHEDULER_CONFIG}",
     ]
-    return [
-        config_map(namespace, "koord-scheduler-config", {SCHEDULER_CONFIG: config}),
-        _deployment("koord-scheduler", namespace, container, volumes),
-        _disruption_budget("koord-scheduler", namespace),
-    ]
+    return _configured_program(namespace, image, "scheduler", args, SCHEDULER_PORT, {SCHEDULER_CONFIG: config})
 
 
 def descheduler_objects(namespace: str, image: str, config: str) -> list[Obj]:
     """Return the descheduler's objects. `config` is the DeschedulerConfiguration as YAML."""
+    args = ["--v=4", f"--config=/config/{DESCHEDULER_CONFIG}", "--secure-port=0"]
+    return _configured_program(namespace, image, "descheduler", args, DESCHEDULER_PORT, {DESCHEDULER_CONFIG: config})
+
+
+def _configured_program(
+    namespace: str, image: str, container_name: str, args: list[str], port: int, config: dict[str, str]
+) -> list[Obj]:
+    """Return a Deployment whose program reads its configuration from a ConfigMap and serves all on one port."""
+    name = f"koord-{container_name}"
     container: Obj = {
-        "name": "descheduler",
+        "name": container_name,
         "image": image,
-        "command": ["koord-descheduler"],
-        "args": ["--v=4", f"--config=/config/{DESCHEDULER_CONFIG}", "--secure-port=0"],
-        "ports": [{"name": "metrics", "containerPort": DESCHEDULER_PORT, "protocol": "TCP"}],
-        "readinessProbe": {"httpGet": {"path": "/healthz", "port": DESCHEDULER_PORT}},
-        "livenessProbe": _liveness_probe("/healthz", DESCHEDULER_PORT),
+        "command": [name],
+        "args": args,
+        "ports": [{"name": "metrics", "containerPort": port, "protocol": "TCP"}],
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": port}},
+        "livenessProbe": _liveness_probe("/healthz", port),
         "volumeMounts": [{"name": "config", "mountPath": "/config"}, {"name": "tmp", "mountPath": "/tmp"}],
     }
     volumes: list[Obj] = [
-        {"name": "config", "configMap": {"name": "koord-descheduler-config"}},
+        {"name": "config", "configMap": {"name": f"{name}-config"}},
         {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
     ]
     return [
-        config_map(namespace, "koord-descheduler-config", {DESCHEDULER_CONFIG: config}),
-        _deployment("koord-descheduler", namespace, container, volumes),
-        _disruption_budget("koord-descheduler", namespace),
+        config_map(namespace, f"{name}-config", config),
+        _deployment(name, namespace, container, volumes),
+        _disruption_budget(name, namespace),
     ]
 
 

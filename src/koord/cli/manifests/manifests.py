@@ -13,15 +13,15 @@ import yaml
 from koord import __version__
 from koord.api.config import gates
 from koord.api.config.descheduler import configuration as shipped_descheduling
-from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler import configuration
 from koord.api.koordinator.protocol import GPU_TEMPLATES_CONFIG_MAP
 from koord.api.koordinator.resource_name import GPU_MEMORY, NPU_CORE, NPU_CPU, NPU_DVPP
 from koord.api.koordinator.yarn import OPERATOR_PROGRAM
 from koord.api.model import Obj, to_dict
 from koord.api.schema import crd_manifests
-from koord.cli.manifests import cluster_objects, deployments, device_daemon, koordlet_daemonset
-from koord.cli.manifests.koordlet_daemonset import RuntimeHooks
-from koord.cli.manifests.rbac_objects import rbac_objects, service_account
+from koord.cli.manifests import cluster_objects, daemonsets, deployments
+from koord.cli.manifests.cluster_objects import rbac_objects, service_account
+from koord.cli.manifests.daemonsets import RuntimeHooks
 from koord.descheduler import program as descheduler_program
 from koord.koordlet import settings as koordlet_settings
 from koord.koordlet.feature_gates import KOORDLET_GATES
@@ -31,7 +31,7 @@ from koord.manager.reconcile_loop import NAMESPACE
 from koord.scheduler import rbac as scheduler_rbac
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration
-from koord.scheduler.configuration.unsupported import without_unsupported_plugins
+from koord.scheduler.configuration.plugin_selection import without_unsupported_plugins
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.yarn.hadoop_config import ADMIN_PORT, CLIENT_PORT
 from koord.yarn.operator import YarnOperator
@@ -145,11 +145,11 @@ def manifests(
         made += rbac_objects("koord-descheduler", namespace, descheduler_program.rbac_rules())
         made += deployments.descheduler_objects(namespace, image, descheduler_config(namespace))
     if "koordlet" in components:
-        made.append(service_account(koordlet_daemonset.NAME, namespace))
+        made.append(service_account(daemonsets.KOORDLET, namespace))
         telling = koordlet_settings.INTERFERENCE_RBAC_RULES if tell_interference else ()
-        made += rbac_objects(koordlet_daemonset.NAME, namespace, (*koordlet_settings.RBAC_RULES, *telling))
+        made += rbac_objects(daemonsets.KOORDLET, namespace, (*koordlet_settings.RBAC_RULES, *telling))
         flags = ("--tell-interference",) if tell_interference else ()
-        made += koordlet_daemonset.koordlet_objects(
+        made += daemonsets.koordlet_objects(
             namespace, image, koordlet_gates, flags, runtime_hooks, restores=koordlet_restores
         )
     if "yarn-operator" in components:
@@ -159,13 +159,13 @@ def manifests(
         site = deployments.yarn_site(f"{host}:{CLIENT_PORT}", f"{host}:{ADMIN_PORT}")
         made += deployments.yarn_operator_objects(namespace, image, site)
     if DEVICE_DAEMON in components:
-        made += device_daemon.device_daemon_objects(namespace, image)
+        made += daemonsets.device_daemon_objects(namespace, image)
     return made
 
 
 def scheduler_config(namespace: str) -> str:
     """Return Koordinator's profile, written out in full."""
-    config, _ = without_unsupported_plugins(shipped.configuration(), REGISTRY)
+    config, _ = without_unsupported_plugins(configuration.configuration(), REGISTRY)
     assembly = CompletedConfig.complete(config, REGISTRY)
     if isinstance(assembly, list):
         raise RuntimeError(f"the shipped configuration has errors: {assembly}")
@@ -195,7 +195,7 @@ def descheduler_config(namespace: str) -> str:
 @click.option(
     "--koordlet-feature-gates",
     default="",
-    help=f"Of koordlet and its hooks; none stated: {koordlet_daemonset.SHIPPED_KOORDLET_GATES}.",
+    help=f"Of koordlet and its hooks; none stated: {daemonsets.SHIPPED_KOORDLET_GATES}.",
 )
 @click.option(
     "--koordlet-tell-interference",

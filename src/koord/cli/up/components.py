@@ -18,8 +18,8 @@ from koord.cli import scheduler_setup
 from koord.cli.up import local_descheduler, local_manager, local_scheduler
 from koord.cli.up.local_agents import LocalAgents
 from koord.cli.up.local_dashboard import LocalDashboard
+from koord.descheduler.configuration import DESCHEDULER_GATES
 from koord.descheduler.configuration import DeschedulerSetup as Descheduling
-from koord.descheduler.feature_gates import DESCHEDULER_GATES
 from koord.embedded.cluster import Component, ComponentContext, ComponentFactory
 from koord.embedded.kubelet import node_profile
 from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet

@@ -26,7 +26,7 @@ from koord.sim.agents.cluster_agents import SimulatedAgents
 from koord.sim.agents.cluster_load import LoadObserver
 from koord.sim.agents.http import build_server
 from koord.sim.agents.node_agent import SimulatedAgentSettings as AgentSettings
-from koord.sim.job_submitter import JobSubmitter
+from koord.sim.colocation_day import JobSubmitter
 from koord.telemetry.clock import Clock
 
 # Nodes that never fail need no heartbeat every ten seconds of a day that lasts minutes.
@@ -116,7 +116,7 @@ class DemoCluster:
             c.clock,
             Random(f"{self._seed} jobs"),
             colocation_day.job,
-            namespace=colocation_day.JOBS,
+            namespace=colocation_day.JOB_NAMESPACE,
             every_s=JOB_INTERVAL_S * colocation_day.NODES / max(self._nodes, 1),
             backlog=MAX_WAITING_JOBS,
             after_s=SERVICES_ONLY_S,

@@ -33,8 +33,7 @@ from koord.telemetry.metrics import MetricRegistry
 from koord.values.quantity import Quantity
 from koord.wire.hadoop_yarn import NodeReport, ResourceMessage
 from koord.yarn.capacity import held_by_yarn
-from koord.yarn.cluster_state import OperatorSettings
-from koord.yarn.operator import YarnOperator
+from koord.yarn.operator import OperatorSettings, YarnOperator
 
 CLAIM = (
     "a NodeManager of Hadoop YARN offers what its node lends; when services need it back, its containers run on for a "

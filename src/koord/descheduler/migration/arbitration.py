@@ -18,7 +18,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.pod_selection import eviction_sort_key, pod_rank
 from koord.descheduler.framework.snapshot import ClusterSnapshot
 from koord.descheduler.migration.job import counts_in_arbitration, is_past_ttl, pod_of_job
-from koord.descheduler.migration.protection import (
+from koord.descheduler.migration.plugin import (
     InFlightMigrations,
     MigrationBudget,
     MigrationProtection,

@@ -34,8 +34,7 @@ from koord.descheduler.migration.job import (
     reservation_name,
     with_condition,
 )
-from koord.descheduler.migration.plugin import MigrationControllerPlugin
-from koord.descheduler.migration.protection import controller_uid
+from koord.descheduler.migration.plugin import MigrationControllerPlugin, controller_uid
 from koord.descheduler.migration.reservation_fit import reservation_misfit
 from koord.descheduler.migration.writer import JobGarbageCollector, JobWriteCache, MigrationWriter, PodEvictor
 from koord.descheduler.snapshot_source import SnapshotSource

@@ -72,7 +72,7 @@ from koord.descheduler.migration.job import (
     succeeded_status,
     with_condition,
 )
-from koord.descheduler.migration.protection import EVICT_ANNOTATION
+from koord.descheduler.migration.plugin import EVICT_ANNOTATION
 from koord.descheduler.migration.reservation_fit import CREATED_BY_LABEL
 
 RECHECK_S = 3.0

@@ -14,7 +14,7 @@ import msgspec
 
 from koord.api.annotations import pod_codecs
 from koord.api.annotations.pod_codecs import SoftEviction
-from koord.api.config.descheduler import migration_args
+from koord.api.config.descheduler import plugin_args
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.koordinator.protocol import (
     A_EVICT_TRIGGER,
@@ -258,10 +258,10 @@ class PodEvictor:
         RbacRule("", ("pods/eviction",), ("create",)),
     )
 
-    def __init__(self, context: DeschedulerContext, args: migration_args.MigrationControllerArgs) -> None:
+    def __init__(self, context: DeschedulerContext, args: plugin_args.MigrationControllerArgs) -> None:
         self._context = context
         self._policy = args.eviction_policy
-        self._bucket = TokenBucket(migration_args.evict_qps(args), args.evict_burst or 1, context.clock.monotonic())
+        self._bucket = TokenBucket(plugin_args.evict_qps(args), args.evict_burst or 1, context.clock.monotonic())
         # By job: the records begun by the plugins of this process. A job carries no annotation but upstream's, so the
         # numbers of a job that an earlier process made are lost with it; its reason and trigger are not.
         self._begun: dict[str, EvictionRecord] = {}
@@ -296,14 +296,14 @@ class PodEvictor:
 
     def eviction_policy(self, job: PodMigrationJob, pod: Pod) -> str:
         for labels in (pod.metadata.labels, job.metadata.labels):
-            if labels.get(L_EVICT_POLICY) in migration_args.EVICTION_POLICIES:
+            if labels.get(L_EVICT_POLICY) in plugin_args.EVICTION_POLICIES:
                 return str(labels[L_EVICT_POLICY])
         return self._policy
 
     async def _request_eviction(self, job: PodMigrationJob, pod: Pod, options: DeleteOptions | None) -> EvictionResult:
         meta, client, policy = pod.metadata, self._context.client, self.eviction_policy(job, pod)
-        if policy != migration_args.SOFT_EVICTION:
-            request = delete_pod if policy == migration_args.DELETE else evict_pod
+        if policy != plugin_args.SOFT_EVICTION:
+            request = delete_pod if policy == plugin_args.DELETE else evict_pod
             return await request(
                 client, meta.namespace, meta.name, uid=meta.uid, options=options, retries_conflict=True
             )

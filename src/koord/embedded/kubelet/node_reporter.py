@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.slo.colocation import DEFAULT_COLOCATION
+from koord.api.config.slo.slo_documents import DEFAULT_COLOCATION
 from koord.api.koordinator import custom_kinds
 from koord.api.koordinator.protocol import PROD
 from koord.api.koordinator.slo import MetricCollectPolicy, NodeMetricSpec

@@ -21,18 +21,16 @@ from koord.host.cgroup.codec import (
     CpuMaxColumnCodec,
     CpuSharesCodec,
     CpuWeightCodec,
-    FileCodec,
-    LimitOrder,
-    MemoryLimitCodec,
-    integer_between,
-)
-from koord.host.cgroup.device_codec import (
     DeviceNumberCodec,
+    FileCodec,
     IoCostCodec,
     IoMaxColumnCodec,
     IoWeightCodec,
+    LimitOrder,
+    MemoryLimitCodec,
     SchedFeatureCodec,
     SchemataCodec,
+    integer_between,
 )
 from koord.values.go_format import parse_decimal_int
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from koord.api.koordinator.slo import MEMORY_WITH_PAGE_CACHE, HostApplicationSpec
-from koord.host.cgroup.stat import Pressure
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.cgroup.usage import FdBudget
-from koord.host.gpu import GpuCard, GpuInventory
+from koord.host.cgroup.usage import FdBudget, Pressure
+from koord.host.hardware import GpuCard, GpuInventory
 from koord.host.resctrl import CacheMonitor
-from koord.koordlet.collect import be_resource, cold_memory, gpu, node_resource, performance, pod_resource
+from koord.koordlet.collect import gpu, node_resource, performance, pod_resource
 from koord.koordlet.collect import performance as stall
-from koord.koordlet.collect.be_resource import BeResourceCollector
-from koord.koordlet.collect.cold_memory import ColdMemoryCollector
 from koord.koordlet.collect.collector import (
     CollectContext,
     CollectorPlugin,
@@ -27,6 +24,8 @@ from koord.koordlet.collect.collector import (
 )
 from koord.koordlet.collect.gpu import GpuCollector
 from koord.koordlet.collect.node_resource import (
+    BeResourceCollector,
+    ColdMemoryCollector,
     NodeHardwareInfo,
     NodeInfoCollector,
     NodeResourceCollector,
@@ -223,7 +222,7 @@ def _collector_names(settings: CollectSettings) -> tuple[str, ...]:
         (settings.storage, node_resource.STORAGE),
         (settings.psi, stall.PRESSURE),
         (settings.cpi, performance.CYCLES),
-        (settings.cold_pages, cold_memory.COLD_MEMORY),
+        (settings.cold_pages, node_resource.COLD_MEMORY),
         (settings.resctrl, performance.RESCTRL),
         (settings.gpu, gpu.GPU),
     )
@@ -231,7 +230,7 @@ def _collector_names(settings: CollectSettings) -> tuple[str, ...]:
         node_resource.INFO,
         *node_resource.NODE_COLLECTORS,
         *pod_resource.POD_COLLECTORS,
-        be_resource.BE_RESOURCE,
+        node_resource.BE_RESOURCE,
         pod_resource.HOST_APPLICATIONS,
     )
     return (*always, *(name for wanted, name in optional if wanted))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage import processes
-from koord.host.gpu import LOST, GpuCard, GpuHealth, GpuProcessUsage
+from koord.host.hardware import LOST, GpuCard, GpuHealth, GpuProcessUsage
 from koord.host.io_error import IoError
 from koord.host.nvml import Nvml
 from koord.koordlet.collect.collector import CollectorStatuses, IntervalTimer

@@ -12,9 +12,8 @@ from typing import Protocol
 from koord.api.koordinator.protocol import BE, LS, LSR
 from koord.host import perf, resctrl
 from koord.host.cgroup.knob import CPU_PRESSURE, IO_PRESSURE, MEMORY_PRESSURE
-from koord.host.cgroup.stat import Pressure
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.cgroup.usage import pressure
+from koord.host.cgroup.usage import Pressure, pressure
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError, unsupported
 from koord.host.perf import Cpi

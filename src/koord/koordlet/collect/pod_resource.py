@@ -13,8 +13,7 @@ import msgspec
 
 from koord.api.koordinator.slo import HostApplicationSpec
 from koord.host.cgroup.knob import MEMORY_USAGE, CgroupFile
-from koord.host.cgroup.stat import parse_amount
-from koord.host.cgroup.usage import CgroupUsageReader, KeepOpenFile
+from koord.host.cgroup.usage import CgroupUsageReader, KeepOpenFile, parse_amount
 from koord.host.io_error import IoError, malformed, unsupported
 from koord.koordlet.collect.collector import CollectContext, UsageCollector
 from koord.koordlet.inputs.pod_meta import PodMeta

@@ -2,6 +2,8 @@
 
 A failed hook never keeps a container from starting unless the operator's policy is Fail: the container then starts with
 what the other hooks decided, its pod gets an Event, and the reconciler tries again.
+
+The account also has the reconciler's last decisions: who they apply to, and which problems are new.
 """
 
 from __future__ import annotations
@@ -9,19 +11,23 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
 from koord.api.model import ObjectReference
 from koord.host.cgroup.layout import CgroupLayout
+from koord.koordlet.agent_status import HookStatus
 from koord.koordlet.cgroup_writer.effects import FileWriteResult, WriteCgroup, WriteOutcome
 from koord.koordlet.hooks import registry, resctrl_pod
 from koord.koordlet.hooks.hook import ContainerContext, HookPlan, HookStage, NodeRules, PodContext
 from koord.koordlet.hooks.registry import HookDecision, HookProblem
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies import runtime_hooks
+from koord.koordlet.strategies.runtime_hooks import HookedPod, HookLevel
 from koord.telemetry.clock import Clock
+from koord.values import timestamp
 
 _KEPT = 512  # durations of each hook from which percentiles are taken
 
@@ -225,3 +231,82 @@ class HookCalls:
                 self.statistics.record_call(hook, stage.value, seconds, success=success)
 
         return call
+
+
+class ReconciledHooks:
+    """ReconciledHooks follows the reconciler from run to run, so that a problem counts once while it lasts."""
+
+    def __init__(self, statistics: HookStatistics) -> None:
+        self._statistics = statistics
+        self._reported: set[tuple[str, str, str]] = set()  # uid of the pod, hook, problem
+
+    def note(self, now_s: float, pods: Collection[HookedPod]) -> list[tuple[PodMeta, HookProblem]]:
+        """Record the hooks that apply, and return the problems that are new."""
+        problems: set[tuple[str, str, str]] = set()
+        new: list[tuple[PodMeta, HookProblem]] = []
+        for pod in pods:
+            for group in pod.groups:
+                for hook in group.decision.applied:
+                    self._statistics.record_applied(hook, now_s)
+                for problem in group.decision.problems:
+                    key = (pod.pod.uid, problem.hook, problem.problem)
+                    if key not in problems and key not in self._reported:
+                        new.append((pod.pod, problem))
+                    problems.add(key)
+        self._reported = problems
+        return new
+
+
+def hook_statuses(
+    gates: frozenset[str],
+    pods: Collection[HookedPod],
+    statistics: HookStatistics,
+    problems: Mapping[str, str] | None = None,
+) -> tuple[HookStatus, ...]:
+    """Return where each hook stands, in the order in which they run. `problems` keep hooks from acting, by name."""
+    applied = [
+        (pod.pod.uid, group.level, {*group.decision.applied, *group.creation(pod.rules).applied})
+        for pod in pods
+        for group in pod.groups
+    ]
+    return tuple(
+        _hook_status(
+            one,
+            gates,
+            [(uid, level) for uid, level, names in applied if one.name in names],
+            statistics,
+            (problems or {}).get(one.name, ""),
+        )
+        for one in registry.HOOKS
+    )
+
+
+def _hook_status(
+    hook: registry.HookEntry,
+    gates: frozenset[str],
+    groups: Collection[tuple[str, HookLevel]],
+    statistics: HookStatistics,
+    problem: str,
+) -> HookStatus:
+    """Return where a hook stands that applies to these groups, each with the uid of its pod."""
+    account = statistics.account(hook.name)
+    enabled = hook.gate in gates
+    return HookStatus(
+        name=hook.name,
+        gate=hook.gate,
+        enabled=enabled,
+        why_off="" if enabled else f"feature gate {hook.gate} is off",
+        pods=len({uid for uid, _ in groups}),
+        containers=sum(level == "container" for _, level in groups),
+        last_applied=time_text(account.last_applied_s),
+        calls=account.calls,
+        failures=account.failures,
+        last_failure=problem or account.last_failure,
+        p50_ms=account.percentile_ms(50),
+        p99_ms=account.percentile_ms(99),
+    )
+
+
+def time_text(at_s: float | None) -> str:
+    """Return a time as it is served; "" for never."""
+    return "" if at_s is None else timestamp.text(datetime.fromtimestamp(at_s, UTC))

@@ -12,12 +12,17 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
+from koord.koordlet.agent_status import HookConnection, HooksStatus
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.hook_calls import hook_calls
-from koord.koordlet.hook_calls.answers import proxy_container_response, proxy_pod_response
+from koord.koordlet.hook_calls.hook_calls import ReconciledHooks, hook_statuses, time_text
 from koord.koordlet.hook_calls.node_actions import CoreSchedObserver, NodeActions
-from koord.koordlet.hook_calls.nri_handler import NriHookHandler, find_devices
-from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
+from koord.koordlet.hook_calls.nri_handler import (
+    NriHookHandler,
+    find_devices,
+    proxy_container_response,
+    proxy_pod_response,
+)
 from koord.koordlet.hook_server.handler import HookFailed
 from koord.koordlet.hook_server.registered_server import (
     HookRegistration,
@@ -25,7 +30,6 @@ from koord.koordlet.hook_server.registered_server import (
     RegisteredHookServer,
     enabled_stages,
 )
-from koord.koordlet.hook_status import HookConnection, HooksStatus
 from koord.koordlet.hooks import gpu_env, rdma_device
 from koord.koordlet.hooks.contexts import cgroup_resources, container_context, pod_context, pod_context_of_meta
 from koord.koordlet.hooks.hook import (

@@ -12,8 +12,8 @@ import msgspec
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.defaults import TERWAY_QOS
 from koord.api.koordinator.protocol import A_NETWORK_QOS, BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSE, LSR, SYSTEM
-from koord.koordlet.hooks.bandwidth import ClassBandwidth, NodeBandwidth, PodBandwidth, node_bandwidth, pod_bandwidth
 from koord.koordlet.hooks.hook import NOTHING, HookPlan, NodeRules, PodContext
+from koord.koordlet.hooks.tc import ClassBandwidth, NodeBandwidth, PodBandwidth, node_bandwidth, pod_bandwidth
 
 NAME = "TerwayQoS"
 CGROUP_ROOT = "/sys/fs/cgroup/net_cls"  # as Terway's agent sees it, whatever this one's mounts are

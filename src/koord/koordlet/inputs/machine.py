@@ -1,7 +1,7 @@
 """The machine as strategies see it: its hardware, its block devices, the interface to its cgroup files, and which CPUs
 belong to whom: bound by the kubelet, reserved for node or system, shared by LS or BE pods.
 
-The real machine is `koord.koordlet.host_machine`; simulated nodes have their own. No method waits, and none raises for
+The real machine is `koord.koordlet.control_loop`; simulated nodes have their own. No method waits, and none raises for
 what a node may do: an absent file reads as None, and every write gets a result.
 """
 

@@ -13,7 +13,7 @@ import msgspec
 from koord.api.annotations import cpu_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.field_error import FieldError
-from koord.api.config.slo.interference import interference_of_extensions
+from koord.api.config.slo.slo_documents import interference_of_extensions
 from koord.api.config.slo.slo_validation import strategy_errors
 from koord.api.koordinator.custom_kinds import NODE_SLOS
 from koord.api.koordinator.slo import HostApplicationSpec, NodeSLO, NodeSLOSpec

@@ -57,12 +57,9 @@ def evict_window_s(strategy: ResourceThresholdStrategy, interval_s: float) -> fl
 
 
 def decide_cpu_evict(view: CpuEvictView) -> StrategyPlan:
-    if not view.enabled:
-        return StrategyPlan(why="no NodeSLO was seen yet" if view.enabled is None else "eviction is off")
-    if not view.capacity_milli:
-        return StrategyPlan(why="the node's CPU capacity is not known")
-    if view.since_last_s < view.cooldown_s:
-        return StrategyPlan(why=f"last eviction {view.since_last_s:.0f}s ago, less than {view.cooldown_s:.0f}s")
+    idle = view.idle_reason(view.capacity_milli, "CPU")
+    if idle or not view.capacity_milli:
+        return StrategyPlan(why=idle)
     wanted: list[EvictionTask | IdleRule] = []
     if BE_CPU_EVICT in view.features:
         wanted.append(satisfaction_task(view))

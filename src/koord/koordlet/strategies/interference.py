@@ -1,8 +1,8 @@
 """The Interference strategy: find latency-sensitive containers that batch pods disturb in ways that CPU control does
 not mend (caches, memory bandwidth), name the culprit, and act on it as the NodeSLO says.
 
-`interference_view` observes and judges samples, `interference_action` throttles or evicts. What
-was learned is kept in memory only: a new process starts without baselines, and says so.
+`interference_view` observes and judges samples, and throttles or evicts. What was learned is kept in memory only: a
+new process starts without baselines, and says so.
 """
 
 from __future__ import annotations
@@ -11,17 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from koord.api.config.slo.interference import EVICT, REPORT, InterferenceStrategy
+from koord.api.config.slo.slo_documents import EVICT, REPORT, InterferenceStrategy
+from koord.koordlet.agent_status import InterferenceRecord, Suspect
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.interference_status import InterferenceRecord, Suspect
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
-from koord.koordlet.strategies.interference_action import (
-    NodeSituation,
-    eviction_request,
-    make_throttle,
-    refuse_action,
-    throttle_effects,
-)
 from koord.koordlet.strategies.interference_view import (
     CORRELATION_SAMPLES,
     CPI,
@@ -29,10 +22,15 @@ from koord.koordlet.strategies.interference_view import (
     InterferenceState,
     InterferenceView,
     MetricTrack,
+    NodeSituation,
     TrackKey,
     correlation,
+    eviction_request,
     judge_sample,
+    make_throttle,
     normal_range,
+    refuse_action,
+    throttle_effects,
 )
 from koord.koordlet.strategies.strategy import Effect, StrategyPlan
 from koord.values import timestamp

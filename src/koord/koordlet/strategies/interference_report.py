@@ -8,13 +8,13 @@ from typing import Literal
 import msgspec
 
 from koord.api.annotations.pod_codecs import MetricInterference
-from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.interference_status import (
+from koord.koordlet.agent_status import (
     ContainerBaseline,
     InterferenceRecord,
     InterferenceStatus,
     ThrottledPod,
 )
+from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.interference_view import InterferenceState, normal_range
 from koord.values import timestamp
 

@@ -36,12 +36,9 @@ class MemoryEvictView(EvictView, frozen=True, kw_only=True):
 
 
 def decide_memory_evict(view: MemoryEvictView) -> StrategyPlan:
-    if not view.enabled:
-        return StrategyPlan(why="no NodeSLO was seen yet" if view.enabled is None else "eviction is off")
-    if not view.capacity_bytes:
-        return StrategyPlan(why="the node's memory capacity is not known")
-    if view.since_last_s < view.cooldown_s:
-        return StrategyPlan(why=f"last eviction {view.since_last_s:.0f}s ago, less than {view.cooldown_s:.0f}s")
+    idle = view.idle_reason(view.capacity_bytes, "memory")
+    if idle or not view.capacity_bytes:
+        return StrategyPlan(why=idle)
     wanted: list[EvictionTask | IdleRule] = []
     config = view.strategy
     if BE_MEMORY_EVICT in view.features:

@@ -53,6 +53,17 @@ class EvictView(msgspec.Struct, frozen=True, kw_only=True):
     lent_for_s: float = math.inf  # how long batch and mid allocatable have been what they are
     leaving: frozenset[str] = frozenset()
     barred: Mapping[str, str] = {}
+    cooldown_s: float = 0.0  # between two evictions
+
+    def idle_reason(self, capacity: int | None, resource: str) -> str:
+        """Tell why no rule is looked at; empty when the rules decide. `capacity` is the node's, of the resource."""
+        if not self.enabled:
+            return "no NodeSLO was seen yet" if self.enabled is None else "eviction is off"
+        if not capacity:
+            return f"the node's {resource} capacity is not known"
+        if self.since_last_s < self.cooldown_s:
+            return f"last eviction {self.since_last_s:.0f}s ago, less than {self.cooldown_s:.0f}s"
+        return ""
 
 
 class ReleaseTarget(msgspec.Struct, frozen=True, kw_only=True):

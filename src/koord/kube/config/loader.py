@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from koord.kube.config.connection import BadConfig, Connection, PemSource, SettingOrigin, TokenFileAuth
-from koord.kube.config.kubeconfig import Kubeconfig, merge_kubeconfigs, parse_kubeconfig
-from koord.kube.config.kubeconfig_context import ConnectionOverrides, resolve_connection
+from koord.kube.config.kubeconfig import (
+    ConnectionOverrides,
+    Kubeconfig,
+    merge_kubeconfigs,
+    parse_kubeconfig,
+    resolve_connection,
+)
 from koord.telemetry.clock import Clock
 from koord.values.json_text import MalformedText
 from koord.values.yaml_text import load_yaml

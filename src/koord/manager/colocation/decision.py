@@ -12,14 +12,15 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.slo.colocation import ColocationStrategy
-from koord.api.config.slo.slo_documents import CPUNormalizationStrategy, ResourceAmplificationStrategy
+from koord.api.config.slo.slo_documents import (
+    ColocationStrategy,
+    CPUNormalizationStrategy,
+    ResourceAmplificationStrategy,
+)
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
 from koord.api.model import to_dict
 from koord.manager.colocation import models, strategy
-from koord.manager.colocation.batch import BatchDecision, BatchView, ZoneBatch, decide_batch
 from koord.manager.colocation.device_resources import DeviceResources, decide_gpu, decide_rdma
-from koord.manager.colocation.mid import MidDecision, MidView, decide_mid
 from koord.manager.colocation.models import ColocationTopology, ComputeResources, amplify_cpu, differs_by_more_than
 from koord.manager.colocation.node_metric import DegradedMetric, evaluate_metric, node_reserved
 from koord.manager.colocation.normalization import (
@@ -28,6 +29,15 @@ from koord.manager.colocation.normalization import (
     decide_amplification,
     decide_normalization,
     unknown_normalization,
+)
+from koord.manager.colocation.overcommitment import (
+    BatchDecision,
+    BatchView,
+    MidDecision,
+    MidView,
+    ZoneBatch,
+    decide_batch,
+    decide_mid,
 )
 from koord.values.quantity import Quantity
 from koord.values.resources import CPU, MEMORY

@@ -13,11 +13,10 @@ from koord.api.koordinator.protocol import BATCH
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.api.model import QuantityText
 from koord.manager.colocation import models
-from koord.manager.colocation.batch import BatchDecision
 from koord.manager.colocation.decision import ColocationDecision
 from koord.manager.colocation.device_resources import GPU_NAMES, RDMA_NAMES, DeviceResources
-from koord.manager.colocation.mid import MidDecision
 from koord.manager.colocation.normalization import normalization_differs
+from koord.manager.colocation.overcommitment import BatchDecision, MidDecision
 from koord.values.quantity import ZERO, Format, Quantity
 
 # By name, what the node shall show; None: the name shall go. A name that is not here is left alone.

@@ -13,7 +13,7 @@ import msgspec
 from koord.api.annotations import node_codecs
 from koord.api.config.decode import decode_lenient
 from koord.api.config.field_error import FieldError
-from koord.api.config.slo import colocation
+from koord.api.config.slo import slo_documents
 from koord.api.config.slo.defaults import overlay
 from koord.api.koordinator.protocol import A_COLOCATION_STRATEGY
 from koord.api.koordinator.slo import MetricCollectPolicy, NodeMetricSpec
@@ -54,7 +54,7 @@ _LABEL_FIELDS = (
 class ResolvedStrategy(msgspec.Struct, frozen=True, kw_only=True):
     """A node's strategy, and the layers that it was made from."""
 
-    strategy: colocation.ColocationStrategy
+    strategy: slo_documents.ColocationStrategy
     cluster_enabled: bool
     layer: str | None = None  # the name of the node entry that matched
     annotated: bool = False
@@ -68,14 +68,14 @@ class ResolvedStrategy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_strategy(
-    layers: LayeredStrategy[colocation.ColocationStrategy], labels: Mapping[str, str], annotations: Mapping[str, str]
+    layers: LayeredStrategy[slo_documents.ColocationStrategy], labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> ResolvedStrategy:
     layer = layers.matching_layer(labels)
     strategy = layers.cluster if layer is None else layer.strategy
     ignored, annotated = "", False
     text = annotations.get(A_COLOCATION_STRATEGY)
     if text is not None:
-        own = decode_lenient(text, colocation.ColocationStrategy)
+        own = decode_lenient(text, slo_documents.ColocationStrategy)
         if isinstance(own, FieldError):
             ignored = f"{A_COLOCATION_STRATEGY}: {own}"
         else:
@@ -113,24 +113,24 @@ class ColocationRules(msgspec.Struct, frozen=True, kw_only=True):
     batch_memory_percent: int | None
 
 
-def colocation_rules(strategy: colocation.ColocationStrategy) -> ColocationRules:
+def colocation_rules(strategy: slo_documents.ColocationStrategy) -> ColocationRules:
     """Complete a strategy. Unknown policies act as usage; `request` is no policy of CPU."""
-    full = overlay(colocation.DEFAULT_COLOCATION, strategy)
+    full = overlay(slo_documents.DEFAULT_COLOCATION, strategy)
     cpu_policy = full.cpu_calculate_policy
     memory_policy = full.memory_calculate_policy
     return ColocationRules(
         cpu_reclaim_percent=full.cpu_reclaim_threshold_percent or 0,
         memory_reclaim_percent=full.memory_reclaim_threshold_percent or 0,
-        cpu_policy=colocation.CALCULATE_BY_MAX_USAGE_REQUEST
-        if cpu_policy == colocation.CALCULATE_BY_MAX_USAGE_REQUEST
-        else colocation.CALCULATE_BY_USAGE,
+        cpu_policy=slo_documents.CALCULATE_BY_MAX_USAGE_REQUEST
+        if cpu_policy == slo_documents.CALCULATE_BY_MAX_USAGE_REQUEST
+        else slo_documents.CALCULATE_BY_USAGE,
         memory_policy=memory_policy
-        if memory_policy in (colocation.CALCULATE_BY_REQUEST, colocation.CALCULATE_BY_MAX_USAGE_REQUEST)
-        else colocation.CALCULATE_BY_USAGE,
+        if memory_policy in (slo_documents.CALCULATE_BY_REQUEST, slo_documents.CALCULATE_BY_MAX_USAGE_REQUEST)
+        else slo_documents.CALCULATE_BY_USAGE,
         degrade_minutes=full.degrade_time_minutes or 0,
         update_seconds=full.update_time_threshold_seconds or 0,
         diff_threshold=full.resource_diff_threshold or 0.0,
-        mid_static=full.mid_reclaim_mode == colocation.MID_RECLAIM_STATIC,
+        mid_static=full.mid_reclaim_mode == slo_documents.MID_RECLAIM_STATIC,
         mid_cpu_percent=full.mid_cpu_threshold_percent or 0,
         mid_memory_percent=full.mid_memory_threshold_percent or 0,
         mid_unallocated_percent=full.mid_unallocated_percent or 0,
@@ -141,14 +141,14 @@ def colocation_rules(strategy: colocation.ColocationStrategy) -> ColocationRules
     )
 
 
-def decide_metric_collection(strategy: colocation.ColocationStrategy) -> NodeMetricSpec:
+def decide_metric_collection(strategy: slo_documents.ColocationStrategy) -> NodeMetricSpec:
     """Decide the collect policy. `strategy` is the node's own; while it does not enable co-location, the defaults
     apply.
 
     Upstream's rule; it looks at the node alone, so a node that is enabled collects as configured even where the
     cluster's switch is off and nothing is lent.
     """
-    source = strategy if strategy.enable else colocation.DEFAULT_COLOCATION
+    source = strategy if strategy.enable else slo_documents.DEFAULT_COLOCATION
     policy = MetricCollectPolicy(
         aggregate_duration_seconds=source.metric_aggregate_duration_seconds,
         report_interval_seconds=source.metric_report_interval_seconds,

@@ -13,9 +13,9 @@ import msgspec
 
 from koord.api.config.decode import decode_lenient, unknown_names
 from koord.api.config.field_error import FieldError
-from koord.api.config.slo import colocation, defaults, slo_documents, slo_validation
+from koord.api.config.slo import defaults, slo_documents, slo_validation
 from koord.api.config.slo.defaults import overlay
-from koord.api.config.slo.interference import InterferenceStrategy
+from koord.api.config.slo.slo_documents import InterferenceStrategy
 from koord.api.koordinator import slo
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.manager.colocation.strategy import LayeredStrategy, NodeStrategyLayer
@@ -40,18 +40,18 @@ class RejectedDocument(msgspec.Struct, frozen=True):
     more: tuple[FieldError, ...] = ()  # further values that cannot be used
 
 
-def parse_colocation(text: str) -> ParsedDocument[LayeredStrategy[colocation.ColocationStrategy]] | RejectedDocument:
+def parse_colocation(text: str) -> ParsedDocument[LayeredStrategy[slo_documents.ColocationStrategy]] | RejectedDocument:
     """Parse colocation-config. A bad cluster value rejects the document; a bad node entry falls back to the cluster."""
     if not text:
-        return ParsedDocument(LayeredStrategy(cluster=colocation.DEFAULT_COLOCATION))
-    given = decode_lenient(text, colocation.ColocationConfig)
+        return ParsedDocument(LayeredStrategy(cluster=slo_documents.DEFAULT_COLOCATION))
+    given = decode_lenient(text, slo_documents.ColocationConfig)
     if isinstance(given, FieldError):
         return RejectedDocument(given)
-    cluster = overlay(colocation.DEFAULT_COLOCATION, given)
-    if flaws := colocation.validate_runtime(cluster):
+    cluster = overlay(slo_documents.DEFAULT_COLOCATION, given)
+    if flaws := slo_documents.validate_runtime(cluster):
         return _reject_values(flaws)
     return _build_layers(
-        text, colocation.ColocationConfig, cluster, given.node_configs, "nodeConfigs", colocation.validate_runtime
+        text, slo_documents.ColocationConfig, cluster, given.node_configs, "nodeConfigs", slo_documents.validate_runtime
     )
 
 

@@ -13,11 +13,10 @@ import msgspec
 
 from koord.api.config.decode import decode_lenient, unknown_names
 from koord.api.config.field_error import FieldError, FieldOrder
-from koord.api.config.slo import colocation, slo_documents, slo_validation
+from koord.api.config.slo import slo_documents, slo_validation
 from koord.api.koordinator.slo import ResourceQOSStrategy
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
-from koord.manager.webhooks.configmap import NodeStrategyGroup, find_overlap
-from koord.manager.webhooks.slo_config_rules import check_network_shares, has_quantity_shares
+from koord.manager.webhooks.configmap import NodeStrategyGroup, check_network_shares, find_overlap, has_quantity_shares
 from koord.values.selector import Selector, SelectorError
 
 Severity = Literal["error", "warning"]
@@ -45,7 +44,7 @@ def warning_finding(key: str, path: str, text: str) -> ConfigFinding:
 REFUSED_BY_WEBHOOK = "refused where the ConfigMap webhook is on"
 
 _RANGES: Mapping[str, Callable[[Any], list[FieldError]]] = {
-    slo_documents.COLOCATION: colocation.validate_admission,
+    slo_documents.COLOCATION: slo_documents.validate_admission,
     slo_documents.RESOURCE_THRESHOLD: slo_validation.validate_threshold,
     slo_documents.RESOURCE_QOS: slo_validation.validate_qos,
     slo_documents.CPU_BURST: slo_validation.validate_cpu_burst,

@@ -9,7 +9,7 @@ import msgspec
 
 from koord.api.annotations import node_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.config.slo.interference import EXTENSION_KEY, InterferenceStrategy, with_interference
+from koord.api.config.slo.slo_documents import EXTENSION_KEY, InterferenceStrategy, with_interference
 from koord.api.koordinator import slo
 from koord.api.koordinator.protocol import A_NETWORK_BANDWIDTH
 from koord.api.koordinator.slo import NodeSLOSpec

@@ -14,16 +14,15 @@ import msgspec
 
 from koord.api.annotations import cpu_codecs, node_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.config.slo.colocation import CALCULATE_BY_MAX_USAGE_REQUEST, CALCULATE_BY_REQUEST, CALCULATE_BY_USAGE
+from koord.api.config.slo.slo_documents import CALCULATE_BY_MAX_USAGE_REQUEST, CALCULATE_BY_REQUEST, CALCULATE_BY_USAGE
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.api.model import QuantityText
-from koord.manager.colocation.batch import BatchFormula, BatchTerms, ZoneBatch
 from koord.manager.colocation.decision import ColocationDecision, ColocationNodeView
-from koord.manager.colocation.mid import MidAmount
 from koord.manager.colocation.models import ColocationNode, amplify_cpu
 from koord.manager.colocation.node_metric import NodeReserved
 from koord.manager.colocation.node_patch import decide_node_patch, desired_resources, third_party_holders
 from koord.manager.colocation.normalization import CpuNormalizationDecision
+from koord.manager.colocation.overcommitment import BatchFormula, BatchTerms, MidAmount, ZoneBatch
 from koord.manager.colocation.strategy import ColocationRules
 from koord.values.quantity import Quantity
 from koord.values.resources import CPU

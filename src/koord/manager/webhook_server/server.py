@@ -12,9 +12,16 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from koord.manager.webhook_server import review
 from koord.manager.webhook_server.cert_store import CertificateMaterial
-from koord.manager.webhook_server.handlers import WebhookHandler
+from koord.manager.webhook_server.handlers import (
+    TOO_DEEP,
+    MalformedReview,
+    WebhookHandler,
+    convert_review,
+    decode_review,
+    encode_rejection,
+    encode_review,
+)
 from koord.manager.webhook_server.metrics import WebhookMetrics
 from koord.telemetry import certificates
 from koord.telemetry.clock import Clock
@@ -201,22 +208,22 @@ class WebhookServer:
         def reject(why: str) -> web.Response:
             malformed.inc()
             _LOG.warning("%s: %s", path, why)
-            return web.Response(status=400, body=review.encode_rejection(why), content_type=JSON)
+            return web.Response(status=400, body=encode_rejection(why), content_type=JSON)
 
         async def handle(request: web.Request) -> web.Response:
             body = await self._read(request)
             if isinstance(body, web.Response):
                 return body
-            asked = review.decode_review(body)
-            if isinstance(asked, review.MalformedReview):
+            asked = decode_review(body)
+            if isinstance(asked, MalformedReview):
                 return reject(asked.why)
             began = self._clock.monotonic()
             try:
                 async with asyncio.timeout(self._limits.decision_s):
                     answer = await handler.answer(asked.request)
-                encoded = review.encode_review(asked, answer)
+                encoded = encode_review(asked, answer)
             except RecursionError:
-                return reject(review.TOO_DEEP)
+                return reject(TOO_DEEP)
             except Exception:  # noqa: BLE001  one bad object must not end the server; it is logged and counted
                 # Not a denial: whether a call that failed lets the object through is the failure policy's to say.
                 failed.inc()
@@ -232,8 +239,8 @@ class WebhookServer:
         body = await self._read(request)
         if isinstance(body, web.Response):
             return body
-        answer = review.convert_review(body)
-        if isinstance(answer, review.MalformedReview):
+        answer = convert_review(body)
+        if isinstance(answer, MalformedReview):
             return web.Response(status=400, text=answer.why)
         return web.Response(body=answer, content_type=JSON)
 

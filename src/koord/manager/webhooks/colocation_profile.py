@@ -18,8 +18,7 @@ from koord.api.kubernetes.meta import LabelSelector, Object, label_selector_as_s
 from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.api.model import convert
 from koord.api.patch.merge_patch import PatchFailed
-from koord.api.patch.merge_schema import MergeSchema
-from koord.api.patch.strategic_merge import strategic_merge
+from koord.api.patch.strategic_merge import MergeSchema, strategic_merge
 from koord.manager.webhooks.admission import AdmissionDenied, PlainObject, readable, writable
 from koord.values.int_or_string import IntOrStringError, scaled_value
 from koord.values.selector import EVERYTHING, Selector, SelectorError

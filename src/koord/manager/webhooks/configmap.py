@@ -2,26 +2,277 @@
 
 What upstream refuses is refused in its words. What it lets pass and no node can use is refused as well. `koord config
 check` inspects all documents, offline. A node may match one strategy of a document only.
+
+The value rules are in upstream's words: the Go field path and validator's English sentence. The numbers are
+koord.api.config.slo's; only names and sentences are made here. Network shares must be readable, of one
+kind, and together no more than the whole; a share is a percentage (a number) or bits per second (a quantity).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import lcm
 from typing import Any
 
 import msgspec
 
 from koord.api.config.decode import decode_lenient
-from koord.api.config.field_error import FieldError
-from koord.api.config.slo import slo_documents
+from koord.api.config.field_error import FieldError, FieldLimit, FieldOrder
+from koord.api.config.slo import slo_documents, slo_validation
+from koord.api.config.slo.slo_documents import QOSConfig, SystemConfig
 from koord.api.koordinator import protocol
+from koord.api.koordinator.slo import ResourceQOSStrategy
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
-from koord.manager.webhooks.slo_config_rules import check_network_shares, find_unusable_values, find_value_errors
 from koord.values.go_format import in_json
+from koord.values.quantity import Quantity, QuantityError
 from koord.values.selector import Selector, SelectorError
+
+# Go spells these in capitals where a name begins with them.
+_GO_INITIALISM = re.compile(r"(cpu|cfs|cat|mba|lsr|ls|be)(?=[A-Z])")
+_QOS_CLASS_FIELDS = ("lsr_class", "ls_class", "be_class", "system_class", "cgroup_root")
+_CPU_BURST_CONFIG_FIELDS = frozenset({"cpu_burst_percent", "cfs_quota_burst_percent", "cfs_quota_burst_period_seconds"})
+
+# The Go names of the documents, and of the strategy inside a node's entry.
+_GO_TYPES = {
+    slo_documents.COLOCATION: "ColocationCfg",
+    slo_documents.RESOURCE_THRESHOLD: "ResourceThresholdCfg",
+    slo_documents.RESOURCE_QOS: "ResourceQOSCfg",
+    slo_documents.SYSTEM: "SystemCfg",
+    slo_documents.CPU_BURST: "CPUBurstCfg",
+    slo_documents.HOST_APPLICATION: "HostApplicationCfg",
+    slo_documents.CPU_NORMALIZATION: "CPUNormalizationCfg",
+    slo_documents.RESOURCE_AMPLIFICATION: "ResourceAmplificationCfg",
+    slo_documents.INTERFERENCE: "InterferenceCfg",
+}
+_STRATEGIES = {
+    slo_documents.RESOURCE_THRESHOLD: "ResourceThresholdStrategy",
+    slo_documents.RESOURCE_QOS: "ResourceQOSStrategy",
+    slo_documents.SYSTEM: "SystemStrategy",
+    slo_documents.CPU_BURST: "CPUBurstStrategy",
+}
+
+CheckedStruct = tuple[
+    str, msgspec.Struct, Sequence[FieldLimit], Sequence[FieldOrder]
+]  # the Go path of a struct and its rules
+
+
+def find_value_errors(key: str, config: Any) -> dict[str, str]:
+    """Return the Go path of each wrong field with its sentence, sorted as Go writes maps."""
+    found = {path: text for part in _checked_structs(key, config) for path, text in _struct_errors(*part)}
+    return dict(sorted(found.items()))
+
+
+def find_unusable_values(key: str, config: Any) -> dict[str, str]:
+    """Return the Go path of each value that upstream's webhook lets pass and no node can use, with a sentence."""
+    found = {}
+    for error in slo_validation.unusable_values(config):
+        *parents, name = [go_field_name(part) for part in error.field.split(".")]
+        strategy = _STRATEGIES.get(key, "")
+        parents = [
+            f"{part}.{strategy}" if strategy and part.startswith("NodeStrategies[") else part for part in parents
+        ]
+        found[".".join((_GO_TYPES[key], *parents, name))] = f"{name} {error.rule}"
+    return found
+
+
+def go_field_name(wire: str) -> str:
+    known = _GO_INITIALISM.match(wire)
+    return wire[0].upper() + wire[1:] if known is None else known.group().upper() + wire[known.end() :]
+
+
+def _checked_structs(key: str, config: Any) -> Iterator[CheckedStruct]:
+    if key == slo_documents.COLOCATION:
+        yield "ColocationCfg.ColocationStrategy.", config, slo_documents.ADMISSION_LIMITS, ()
+        for index, node in enumerate(config.node_configs):
+            yield f"ColocationCfg.NodeConfigs[{index}].ColocationStrategy.", node, slo_documents.ADMISSION_LIMITS, ()
+        return
+    name, strategy = _GO_TYPES[key], _STRATEGIES[key]
+    if config.cluster_strategy is not None:
+        yield from _strategy_structs(key, f"{name}.ClusterStrategy.", config.cluster_strategy)
+    for index, node in enumerate(config.node_strategies):
+        yield from _strategy_structs(key, f"{name}.NodeStrategies[{index}].{strategy}.", node)
+
+
+def _strategy_structs(key: str, path: str, strategy: Any) -> Iterator[CheckedStruct]:
+    if key == slo_documents.RESOURCE_THRESHOLD:
+        yield path, strategy, slo_validation.THRESHOLD_LIMITS, slo_validation.THRESHOLD_PAIRS
+    elif key == slo_documents.SYSTEM:
+        yield path, strategy, slo_validation.SYSTEM_LIMITS, ()
+    elif key == slo_documents.CPU_BURST:
+        body = [limit for limit in slo_validation.CPU_BURST_LIMITS if set(limit.fields) <= _CPU_BURST_CONFIG_FIELDS]
+        yield f"{path}CPUBurstConfig.", strategy, body, ()
+        yield path, strategy, [limit for limit in slo_validation.CPU_BURST_LIMITS if limit not in body], ()
+    else:
+        yield from _qos_structs(path, strategy)
+
+
+def _qos_structs(path: str, strategy: ResourceQOSStrategy) -> Iterator[CheckedStruct]:
+    """Yield the checked structs of a QoS strategy. Go structs carry an inlined body of the same name in the path."""
+    names = {f.name: go_field_name(f.encode_name) for f in msgspec.structs.fields(strategy)}
+    for name in _QOS_CLASS_FIELDS:
+        block = getattr(strategy, name)
+        if block is None:
+            continue
+        here = f"{path}{names[name]}."
+        if block.cpu_qos is not None:
+            yield f"{here}CPUQOS.CPUQOS.", block.cpu_qos, slo_validation.CPU_QOS_LIMITS, ()
+        if block.memory_qos is not None:
+            yield f"{here}MemoryQOS.MemoryQOS.", block.memory_qos, slo_validation.MEMORY_QOS_LIMITS, ()
+        if block.resctrl_qos is not None:
+            where = f"{here}ResctrlQOS.ResctrlQOS."
+            yield where, block.resctrl_qos, slo_validation.RESCTRL_QOS_LIMITS, slo_validation.RESCTRL_QOS_PAIRS
+
+
+def _struct_errors(
+    path: str, strategy: msgspec.Struct, limits: Sequence[FieldLimit], pairs: Sequence[FieldOrder]
+) -> Iterator[tuple[str, str]]:
+    """Yield one sentence for each wrong field: its range comes before its pair."""
+    names = {f.name: go_field_name(f.encode_name) for f in msgspec.structs.fields(strategy)}
+    wrong: dict[str, str] = {}
+    for limit in limits:
+        for field in limit.fields:
+            if text := _range_error(getattr(strategy, field), limit):
+                wrong[field] = text
+    for pair in pairs:
+        lower, upper = getattr(strategy, pair.lower), getattr(strategy, pair.upper)
+        if lower is not None and upper is not None and lower < upper:
+            continue
+        # One of two is refused as well: upstream compares the given one with nothing.
+        if upper is not None:
+            wrong.setdefault(pair.upper, f"must be greater than {names[pair.lower]}")
+        if lower is not None:
+            wrong.setdefault(pair.lower, f"must be less than {names[pair.upper]}")
+    for field, text in wrong.items():
+        yield f"{path}{names[field]}", f"{names[field]} {text}"
+
+
+def _range_error(value: float | None, limit: FieldLimit) -> str:
+    if value is None:
+        return ""
+    if limit.above is not None and not value > limit.above:
+        return f"must be greater than {_format_number(limit.above)}"
+    if limit.low is not None and value < limit.low:
+        return f"must be {_format_number(limit.low)} or greater"
+    if limit.high is not None and value > limit.high:
+        return f"must be {_format_number(limit.high)} or less"
+    return ""
+
+
+def _format_number(value: float) -> str:
+    """Format a number as validator prints it in English: 10,000."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,}"
+
+
+_NETWORK_CLASS_FIELDS = ("lsr_class", "ls_class", "be_class")
+_NETWORK_SHARE_FIELDS = ("ingress_request", "ingress_limit", "egress_request", "egress_limit")
+WHOLE_PERCENT = 100
+_BAD_QUANTITY_TEXT = "must be a quantity, such as 500M"
+
+ShareRefusal = str | dict[str, str]  # a sentence, or one for each field
+
+
+def check_network_shares(config: QOSConfig, system: SystemConfig) -> ShareRefusal | None:
+    """Return the refusal of the first strategy with a wrong share, the cluster's before the nodes'."""
+    if config.cluster_strategy is not None:
+        total = system.cluster_strategy.total_network_bandwidth if system.cluster_strategy else 0
+        path = "ResourceQOSCfg.ClusterStrategy."
+        wrong = _first_bad_share(config.cluster_strategy, path) or _mixed_units(
+            config.cluster_strategy, "clusterStrategy"
+        )
+        if wrong:
+            return wrong
+        if _is_over_percent(config.cluster_strategy, WHOLE_PERCENT):
+            return "ClusterStrategy total net bandwidth percentage already over 100"
+        if _is_over_bandwidth(config.cluster_strategy, total):
+            return "total net bandwidth over total network bandwidth in clusterStrategy"
+    for index, strategy in enumerate(config.node_strategies):
+        path = f"ResourceQOSCfg.NodeStrategies[{index}].ResourceQOSStrategy."
+        wrong = _first_bad_share(strategy, path) or _mixed_units(strategy, f"nodeStrategy[{index}]")
+        if wrong:
+            return wrong
+        if _is_over_percent(strategy, WHOLE_PERCENT):
+            return f"cfg.NodeStrategies[{index}] total net bandwidth percentage already over 100"
+        if _is_over_bandwidth(strategy, _node_bandwidth(config, index, system)):
+            return f"total net bandwidth quantity already over total network bandwidth in cfg.NodeStrategies[{index}]"
+    return None
+
+
+def _first_bad_share(strategy: ResourceQOSStrategy, path: str) -> dict[str, str] | None:
+    for share in _stated_shares(strategy):
+        if isinstance(share.value, int) and not 0 <= share.value <= WHOLE_PERCENT:
+            return {f"{path}{share.go_path}": "must be percentage value just in 0-100'"}
+        if isinstance(share.value, str) and not _is_quantity(share.value):
+            return {f"{path}{share.go_path}": _BAD_QUANTITY_TEXT}
+    return None
+
+
+def _is_quantity(text: str) -> bool:
+    try:
+        Quantity.parse(text)
+    except QuantityError:
+        return False
+    return True
+
+
+def _mixed_units(strategy: ResourceQOSStrategy, where: str) -> str | None:
+    kinds = {type(share.value) for share in _stated_shares(strategy) if share.field.endswith("_request")}
+    if len(kinds) > 1:
+        return f"only one type can be used for percentages or quantity in {where}"
+    return None
+
+
+def _is_over_percent(strategy: ResourceQOSStrategy, most: int) -> bool:
+    """Return whether the totals exceed the maximum. Upstream adds amounts up as percentages; so does this."""
+    return any(total > most for total in _request_totals(strategy))
+
+
+def _is_over_bandwidth(strategy: ResourceQOSStrategy, bandwidth: str | int | float) -> bool:
+    return has_quantity_shares(strategy) and any(
+        total > Quantity.parse(bandwidth).value() for total in _request_totals(strategy)
+    )
+
+
+def has_quantity_shares(strategy: ResourceQOSStrategy) -> bool:
+    return any(isinstance(share.value, str) for share in _stated_shares(strategy))
+
+
+def _request_totals(strategy: ResourceQOSStrategy) -> tuple[int, int]:
+    sums = {"ingress_request": 0, "egress_request": 0}
+    for share in _stated_shares(strategy):
+        if share.field in sums:
+            sums[share.field] += share.value if isinstance(share.value, int) else Quantity.parse(share.value).value()
+    return sums["ingress_request"], sums["egress_request"]
+
+
+def _node_bandwidth(config: QOSConfig, index: int, system: SystemConfig) -> str | int | float:
+    """Return the bandwidth of a strategy's nodes: stated under the same selector, or for the cluster."""
+    if not system.node_strategies:
+        return system.cluster_strategy.total_network_bandwidth if system.cluster_strategy else 0
+    selector = config.node_strategies[index].node_selector
+    return next((s.total_network_bandwidth for s in system.node_strategies if s.node_selector == selector), 0)
+
+
+class _NetworkShare(msgspec.Struct, frozen=True):
+    go_path: str
+    field: str
+    value: int | str
+
+
+def _stated_shares(strategy: ResourceQOSStrategy) -> Iterator[_NetworkShare]:
+    classes = {f.name: f.encode_name for f in msgspec.structs.fields(strategy)}
+    for name in _NETWORK_CLASS_FIELDS:
+        block = getattr(strategy, name)
+        network = None if block is None else block.network_qos
+        if network is None:
+            continue
+        fields = {f.name: f.encode_name for f in msgspec.structs.fields(network)}
+        for field in _NETWORK_SHARE_FIELDS:
+            value = getattr(network, field)
+            if value is not None:
+                yield _NetworkShare(f"{go_field_name(classes[name])}.{go_field_name(fields[field])}", field, value)
 
 
 class NodeStrategyGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from koord.api.kubernetes.pod import Container, Pod, PodSpec
 from koord.api.kubernetes.pod_resources import pod_requests
 from koord.api.model import Model, convert, decode
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
-from koord.manager.webhooks.admission_context import AdmissionContext, QuotaLookup
+from koord.manager.webhooks.pod_mutating import AdmissionContext, QuotaLookup
 from koord.policy.qos import illegal_combination, is_legal, priority_class_raw, qos_raw
 from koord.values.go_format import join_errors, quoted
 from koord.values.quantity import ZERO, Quantity, QuantityError

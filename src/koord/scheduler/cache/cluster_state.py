@@ -30,9 +30,8 @@ from koord.api.koordinator.protocol import (
 from koord.api.kubernetes.node import Node
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable
-from koord.scheduler.cache.pod_info import HeldResources, LabelGroups, PodInfo
+from koord.scheduler.cache.pod_info import HeldResources, LabelGroups, PodInfo, PodShapes
 from koord.scheduler.cache.pod_model import Pod, is_terminal
-from koord.scheduler.cache.pod_shape import PodShapes
 
 PlacementListener = Callable[[Literal["add", "remove"], PodInfo, NodeInfo], None]
 PodUpdateListener = Callable[[PodInfo, PodInfo], None]

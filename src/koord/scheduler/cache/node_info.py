@@ -15,9 +15,8 @@ from koord.api.koordinator.protocol import A_NODE_RESERVATION
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod_resources import resource_amounts
-from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_info import HostPort, PodInfo
 from koord.scheduler.cache.pod_model import with_current_resource_names
-from koord.scheduler.cache.pod_shape import HostPort
 from koord.values.cpuset import CPUSet, CPUSetError
 from koord.values.resources import parse, to_units
 

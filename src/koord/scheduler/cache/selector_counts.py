@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from koord.scheduler.cache.cluster_state import ClusterState
-from koord.scheduler.cache.columns import grow_array
 from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.node_table import grow_array
 from koord.scheduler.cache.pod_info import LabelGroup, PodInfo
 from koord.values.selector import Operator, Selector
 

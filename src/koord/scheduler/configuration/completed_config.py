@@ -32,8 +32,9 @@ from koord.scheduler.configuration.plugin_selection import (
     plugin_args,
     plugin_config_of,
     select_plugins,
+    unknown_plugins,
+    unsupported_settings,
 )
-from koord.scheduler.configuration.unsupported import unknown_plugins, unsupported_settings
 from koord.scheduler.framework import profile as framework
 from koord.scheduler.framework.attempt import describe_error
 from koord.scheduler.framework.extension_points import EXTENSION_POINTS, METHODS_OF_ANY_POINT, PluginMethod, overrides

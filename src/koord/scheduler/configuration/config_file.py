@@ -9,9 +9,8 @@ import msgspec
 import yaml
 
 from koord.api.config import decode
-from koord.api.config.component import ClientConnectionConfiguration, LeaderElectionConfiguration
+from koord.api.config.component import ClientConnectionConfiguration, LeaderElectionConfiguration, PluginSet
 from koord.api.config.field_error import FieldError
-from koord.api.config.plugin_set import PluginSet
 from koord.api.config.scheduler import configuration
 from koord.api.config.scheduler.in_tree_args import API_VERSION, SchedulerPluginArgs
 from koord.api.model import to_dict

@@ -21,8 +21,7 @@ from koord.scheduler.plugins.dynamic_resources.plugin import DynamicResources
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.registry import PluginFactory
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
-from koord.scheduler.plugins.volumes.capacity_scoring import new_volume_binding
-from koord.scheduler.plugins.volumes.volume_binding import VolumeBinding
+from koord.scheduler.plugins.volumes.volume_binding import VolumeBinding, new_volume_binding
 
 CROSS_SCHEDULER_NOMINATION = "CrossSchedulerNomination"
 DYNAMIC_SCHEDULER_CHECK = "DynamicSchedulerCheck"

@@ -14,9 +14,8 @@ import numpy as np
 
 from koord.api.kubernetes.node import ContainerImage
 from koord.scheduler.cache.cluster_state import ClusterState
-from koord.scheduler.cache.columns import NodeRows
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
+from koord.scheduler.cache.node_table import NodeRows, NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import MAX_SCORE, Plugin, Scores

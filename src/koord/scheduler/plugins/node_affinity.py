@@ -15,8 +15,7 @@ from koord.policy import node_match
 from koord.policy.node_match import NAME_FIELD, NodeTerm, NodeTerms, RequiredNodeAffinity
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import Bools, NodeTable, Rows
-from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.cache.pod_shape import PodShape
+from koord.scheduler.cache.pod_info import PodInfo, PodShape
 from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Codes, Plugin, ScoreNormaliser, Scores

@@ -11,11 +11,9 @@ import numpy as np
 
 from koord.api.kubernetes.affinity import Taint, Toleration
 from koord.policy.node_match import PREFER_NO_SCHEDULE, UNSCHEDULABLE_TAINT, find_untolerated_taint, is_tolerated
-from koord.scheduler.cache.columns import CodedColumn
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.cache.node_table import NodeTable, Rows
-from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.cache.pod_shape import HostPort
+from koord.scheduler.cache.node_table import CodedColumn, NodeTable, Rows
+from koord.scheduler.cache.pod_info import HostPort, PodInfo
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Codes, Plugin, ScoreNormaliser, Scores

@@ -30,7 +30,7 @@ from koord.scheduler.plugins.node_resources.balanced_allocation import BalancedA
 from koord.scheduler.plugins.node_resources.fit import NodeResourcesFit
 from koord.scheduler.plugins.node_resources.fit_plus import NodeResourcesFitPlus
 from koord.scheduler.plugins.node_resources.scarce_resource_avoidance import ScarceResourceAvoidance
-from koord.scheduler.plugins.pod_topology_spread.owners import OwnerLister
+from koord.scheduler.plugins.pod_topology_spread.constraint import OwnerLister
 from koord.scheduler.plugins.pod_topology_spread.plugin import PodTopologySpread
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
 from koord.scheduler.plugins.volumes.node_volume_limits import NodeVolumeLimits

@@ -45,8 +45,7 @@ from koord.policy.eviction import KOORDLET, EvictionLedger
 from koord.sim.agents.hardware_reporter import gpu_cards, machine_cpus
 from koord.sim.agents.node_agent import AgentStep, SimulatedAgent, SimulatedAgentSettings
 from koord.sim.machine.cgroup_files import ANOLIS_FILES, MAINLINE_FILES
-from koord.sim.machine.simulated_machine import LAYOUT, SimulatedHardware
-from koord.sim.machine.step_result import ContainerDemand, MachineStepResult
+from koord.sim.machine.simulated_machine import LAYOUT, ContainerDemand, MachineStepResult, SimulatedHardware
 from koord.telemetry.clock import Clock
 
 _ENOUGH_SHARE = 0.99  # of what was wanted: less slows work down

@@ -12,8 +12,7 @@ from koord.host.cgroup.knob import CPUSET
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.strategies import cpu_suppress
 from koord.sim.agents.node_agent import SimulatedAgent
-from koord.sim.machine.simulated_machine import GROUPS
-from koord.sim.machine.step_result import worst_latency_factor
+from koord.sim.machine.simulated_machine import GROUPS, worst_latency_factor
 from koord.values.cpuset import CPUSet
 
 MIN_SUPPRESSED_MILLI = 100.0  # less does not count as suppression

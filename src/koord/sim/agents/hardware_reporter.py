@@ -24,8 +24,7 @@ from koord.api.kubernetes.resource import Resource
 from koord.embedded.kubelet.node_profile import NodeHardware, SimulatedPool
 from koord.embedded.kubelet.pod_behaviour import seeded_uniform
 from koord.embedded.kubelet.simulated_host import SimulatedHost
-from koord.host.gpu import GpuCard, GpuInventory
-from koord.host.hardware import MachineCpu, PciLocation, RdmaCard
+from koord.host.hardware import GpuCard, GpuInventory, MachineCpu, PciLocation, RdmaCard
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.device import DeviceReport, build_device_report
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
@@ -36,8 +35,7 @@ from koord.koordlet.reporters.builders.topology import (
     TopologyView,
     build_topology,
 )
-from koord.koordlet.reporters.device_reporter import device_patch, new_device
-from koord.koordlet.reporters.topology_reporter import new_topology, topology_patch
+from koord.koordlet.reporters.object_reporter import device_patch, new_device, new_topology, topology_patch
 from koord.kube.client.typed_client import Client
 from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.informer.cache import ObjectChange

@@ -12,11 +12,10 @@ from typing import Any
 
 from koord.host.cgroup.knob import CPU_BURST, KNOBS
 from koord.host.hardware import CapabilityState
+from koord.koordlet.agent_status import ContainersStatus, InterferenceStatus
 from koord.koordlet.container_values import pods_status
 from koord.koordlet.gpu_shares import GpusStatus, card_status, containers_with_gpus, granted_share
-from koord.koordlet.hook_status import ContainersStatus
 from koord.koordlet.inputs.node_inputs import NodeInputs
-from koord.koordlet.interference_status import InterferenceStatus
 from koord.koordlet.reporters.builders import node_conditions
 from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
 from koord.koordlet.strategies import cpu_burst, cpu_suppress

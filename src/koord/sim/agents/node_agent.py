@@ -15,15 +15,13 @@ import msgspec
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import NodeMetricSpec, NodeMetricStatus
 from koord.host.cgroup.knob import PER_DISK_FILES
+from koord.koordlet.agent_status import HookConnection, HooksStatus, InterferenceStatus
 from koord.koordlet.cgroup_writer.effects import FileWriteResult, WriteCgroup, WriteOutcome
 from koord.koordlet.container_values import AppliedValue, KernelValue
-from koord.koordlet.hook_calls.hook_calls import HookStatistics
-from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
-from koord.koordlet.hook_status import HookConnection, HooksStatus
+from koord.koordlet.hook_calls.hook_calls import HookStatistics, ReconciledHooks, hook_statuses, time_text
 from koord.koordlet.hooks.registry import HookDecision
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.interference_status import InterferenceStatus
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.reporters.builders import node_metric, reclaimable, usage_models
 from koord.koordlet.series import metric_kind
@@ -36,8 +34,14 @@ from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksState
 from koord.koordlet.strategies.strategy import StrategySettings
 from koord.sim.machine.cgroup_files import RESTORE
-from koord.sim.machine.simulated_machine import SimulatedHardware, SimulatedMachine
-from koord.sim.machine.step_result import ContainerDemand, MachineStepResult, record_performance, record_samples
+from koord.sim.machine.simulated_machine import (
+    ContainerDemand,
+    MachineStepResult,
+    SimulatedHardware,
+    SimulatedMachine,
+    record_performance,
+    record_samples,
+)
 
 TRAIN_INTERVAL_S = 60.0
 EXPIRE_INTERVAL_S = 300.0

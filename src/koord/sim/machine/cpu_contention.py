@@ -9,9 +9,17 @@ from types import MappingProxyType
 import msgspec
 
 from koord.host.cgroup import knob
-from koord.sim.machine.cfs import NORMAL_RANK, UNBOUNDED, CfsGroup, CfsQuota, divide_cpu, max_milli_in_step, saved_after
+from koord.sim.machine.cfs import (
+    CPU_MILLI,
+    NORMAL_RANK,
+    UNBOUNDED,
+    CfsGroup,
+    CfsQuota,
+    divide_cpu,
+    max_milli_in_step,
+    saved_after,
+)
 from koord.sim.machine.cgroup_files import SimulatedCgroupFiles
-from koord.sim.machine.cpu_flow import CPU_MILLI
 from koord.values.cpuset import CPUSet
 
 

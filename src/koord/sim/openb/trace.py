@@ -24,8 +24,8 @@ from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
 from koord.policy.node_match import required_node_selector
 from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodShape
 from koord.scheduler.cache.pod_model import Pod
-from koord.scheduler.cache.pod_shape import PodShape
 from koord.scheduler.framework.handle import SchedulerActions
 from koord.scheduler.plugins.fragmentation_aware.fragmentation import GpuPodShape
 

@@ -17,7 +17,7 @@ from koord.api.config.descheduler.configuration import (
     typed_args,
     validate,
 )
-from koord.api.config.descheduler.migration_args import MigrationControllerArgs, evict_qps
+from koord.api.config.descheduler.plugin_args import MigrationControllerArgs, evict_qps
 from koord.api.model import to_dict
 from tests.api.model_strategies import model_values
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord.api.config.component import PluginEntry, PluginSet, enable_plugins, expand_multi_point, merge_plugin_sets
 from koord.api.config.decode import decode_strict
-from koord.api.config.plugin_set import PluginEntry, PluginSet, enable_plugins, expand_multi_point, merge_plugin_sets
-from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler import configuration
 from koord.api.config.scheduler.configuration import (
     DEFAULT_MULTI_POINT,
     SCHEDULER_PLUGIN_CATALOG,
@@ -252,7 +252,7 @@ def test_an_empty_configuration_is_complete_and_valid() -> None:
 
 
 def test_the_shipped_configuration_is_valid_and_reads_back() -> None:
-    config = shipped.configuration()
+    config = configuration.configuration()
     assert decode_strict(to_dict(config), KubeSchedulerConfiguration) == config
     made = defaulted(config)
     assert validate(made) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koord.api.config.field_error import FieldError
-from koord.api.config.slo.interference import (
+from koord.api.config.slo.slo_documents import (
     DEFAULT_INTERFERENCE,
     InterferenceStrategy,
     interference_of_extensions,
@@ -17,7 +17,7 @@ from koord.api.config.slo.interference import (
 from koord.api.koordinator.slo import Extensions
 from koord.manager.configuration.documents import ParsedDocument, RejectedDocument, parse_interference
 from koord.manager.configuration.inspection import inspect_slo_config
-from koord.manager.webhooks.slo_config_rules import find_unusable_values
+from koord.manager.webhooks.configmap import find_unusable_values
 
 
 def stated(**values: Any) -> Extensions:

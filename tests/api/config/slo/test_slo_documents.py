@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from koord.api.config.field_error import FieldError
-from koord.api.config.slo import colocation, defaults, slo_validation
-from koord.api.config.slo.colocation import ColocationConfig, ColocationStrategy, validate_admission, validate_runtime
+from koord.api.config.slo import defaults, slo_documents, slo_validation
 from koord.api.config.slo.slo_documents import (
+    ColocationConfig,
+    ColocationStrategy,
     CPUBurstConfig,
     CPUModelRatios,
     CPUNormalizationConfig,
@@ -20,6 +21,8 @@ from koord.api.config.slo.slo_documents import (
     SystemConfig,
     ThresholdConfig,
     cpu_normalization_ratio,
+    validate_admission,
+    validate_runtime,
 )
 from koord.api.koordinator.slo import CPUBurstStrategy, ResourceQOS
 from koord.api.model import convert, decode, to_dict
@@ -46,8 +49,8 @@ DEFAULT_COLOCATION = {
 
 
 def test_colocation_defaults() -> None:
-    assert to_dict(colocation.DEFAULT_COLOCATION) == DEFAULT_COLOCATION
-    assert validate_runtime(colocation.DEFAULT_COLOCATION) == []
+    assert to_dict(slo_documents.DEFAULT_COLOCATION) == DEFAULT_COLOCATION
+    assert validate_runtime(slo_documents.DEFAULT_COLOCATION) == []
 
 
 def test_node_entries_carry_their_strategy_inline() -> None:

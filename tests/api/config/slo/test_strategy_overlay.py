@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.config.slo.colocation import ColocationStrategy
 from koord.api.config.slo.defaults import overlay
-from koord.api.config.slo.slo_documents import CPUNormalizationStrategy, NodeThresholdStrategy
+from koord.api.config.slo.slo_documents import ColocationStrategy, CPUNormalizationStrategy, NodeThresholdStrategy
 from koord.api.koordinator.slo import ResourceQOSStrategy, ResourceThresholdStrategy, SystemStrategy
 from koord.api.model import convert, to_dict
 from tests.api.model_strategies import model_values

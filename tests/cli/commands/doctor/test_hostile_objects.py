@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.cli.commands.doctor.command import WIDTH, report_text
-from koord.cli.commands.doctor.facts import ClusterFacts, KoordletAnswers
+from koord.cli.commands.doctor.facts import ClusterFacts, KoordletAnswers, moment, number
 from koord.cli.commands.doctor.registry import run_checks
-from koord.cli.commands.doctor.unstructured import moment, number
 from tests.cli.commands.doctor import healthy_cluster as cluster
 
 scalars = st.one_of(

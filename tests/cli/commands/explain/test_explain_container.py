@@ -13,6 +13,7 @@ from rich.console import Console
 
 from koord.api.koordinator.protocol import A_RESOURCE_STATUS
 from koord.api.kubernetes.builtin_kinds import PODS
+from koord.cli.cluster_access import KoordletAddress
 from koord.cli.commands.explain.container import (
     ContainerExplanation,
     ContainerName,
@@ -20,10 +21,9 @@ from koord.cli.commands.explain.container import (
     print_container,
     wait_for_values,
 )
-from koord.cli.koordlet_access import KoordletAddress
 from koord.cli.main import cli
 from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, CPUSET, MEMORY_LIMIT, CgroupFile
-from koord.koordlet.hook_status import CgroupStatus, ContainerValue
+from koord.koordlet.agent_status import CgroupStatus, ContainerValue
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import LoopClock

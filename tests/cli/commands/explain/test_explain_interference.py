@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, EVENTS_EVENTS, PODS
+from koord.cli.cluster_access import KoordletAddress
 from koord.cli.commands.evictions import explain_eviction
 from koord.cli.commands.explain.interference import (
     NodeInterference,
@@ -19,8 +20,7 @@ from koord.cli.commands.explain.interference import (
     print_interference,
     print_nodes,
 )
-from koord.cli.koordlet_access import KoordletAddress
-from koord.koordlet.interference_status import (
+from koord.koordlet.agent_status import (
     ContainerBaseline,
     InterferenceRecord,
     InterferenceStatus,

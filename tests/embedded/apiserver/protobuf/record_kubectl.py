@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from koord.embedded.apiserver.http_server import kubeconfig_document
-from koord.embedded.apiserver.protobuf.decoding import MEDIA_TYPE
+from koord.embedded.apiserver.protobuf.messages import MEDIA_TYPE
 from koord.embedded.apiserver.server import ApiServer
 from koord.embedded.cluster import InProcessTransport
 from koord.kube.transport.interface import ApiRequest, ApiResponse

@@ -10,8 +10,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.protobuf.decoding import MAX_DEPTH, decode_envelope, decode_message, open_envelope
-from koord.embedded.apiserver.protobuf.messages import MalformedProtobuf
+from koord.embedded.apiserver.protobuf.messages import (
+    MAX_DEPTH,
+    MalformedProtobuf,
+    decode_envelope,
+    decode_message,
+    open_envelope,
+)
 from koord.embedded.apiserver.schema.builtin_types import (
     INT_OR_STRING,
     JSON_SCHEMA,

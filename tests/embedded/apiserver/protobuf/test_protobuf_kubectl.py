@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.protobuf.decoding import MEDIA_TYPE, decode_envelope, open_envelope
+from koord.embedded.apiserver.protobuf.messages import MEDIA_TYPE, decode_envelope, open_envelope
 from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
 from koord.embedded.apiserver.schema.builtin_types import builtin_types
 from tests.embedded.apiserver.rest_harness import Api, fresh, pod

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.protobuf.decoding import MEDIA_TYPE
+from koord.embedded.apiserver.protobuf.messages import MEDIA_TYPE
 from tests.embedded.apiserver.protobuf.malformed_bodies import PREFIX, REFUSED, SCHEME
 from tests.embedded.apiserver.protobuf.wire_builders import MAGIC, chunk, envelope, named, number
 from tests.embedded.apiserver.rest_harness import NS, Api, fresh, pod

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.protobuf.decoding import decode_envelope, open_envelope
-from koord.embedded.apiserver.protobuf.messages import message_table
+from koord.embedded.apiserver.protobuf.messages import decode_envelope, message_table, open_envelope
 from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
 from koord.embedded.apiserver.schema.builtin_types import builtin_types
 from tests.embedded.apiserver.protobuf import filled_objects

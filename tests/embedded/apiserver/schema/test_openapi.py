@@ -9,13 +9,13 @@ import pytest
 
 from koord.embedded.apiserver.schema.builtin_types import BuiltinResource, Subresource, builtin_types
 from koord.embedded.apiserver.schema.openapi import (
+    OpenApiResource,
     document_hash,
     referenced_definitions,
     v2_document,
     v3_document,
     v3_index,
 )
-from koord.embedded.apiserver.schema.openapi_paths import OpenApiResource
 
 HERE = Path(__file__).parent
 PROBES = json.loads((HERE / "openapi_probes.json").read_text())

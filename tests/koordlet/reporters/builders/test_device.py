@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from koord.api.annotations import device_codecs
 from koord.api.koordinator.protocol import A_GPU_PARTITIONS, L_GPU_PARTITION_POLICY
 from koord.api.koordinator.scheduling import DeviceInfo
-from koord.host.gpu import LOST, GpuCard, GpuHealth, GpuInventory, MigInstance
+from koord.host.hardware import LOST, GpuCard, GpuHealth, GpuInventory, MigInstance
 from koord.koordlet.reporters.builders.device import DeviceReport, build_device_report, nvlink_partitions
 
 Links = dict[tuple[int, int], int]

@@ -15,7 +15,7 @@ from koord.api.koordinator.protocol import A_QUOTA_ADMISSION, A_QUOTA_CHILD_REQU
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
-from koord.manager.webhooks.quota.evaluation import (
+from koord.manager.webhooks.quota.admission import (
     QuotaExceeded,
     QuotaFits,
     evaluate,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.api.config.plugin_set import PluginConfig
-from koord.api.config.scheduler import shipped
+from koord.api.config.component import PluginConfig
+from koord.api.config.scheduler import configuration
 from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.protocol import A_BIND_GANG_MEMBER_COUNT, A_RESERVATION_AFFINITY, L_POD_GROUP
 from koord.api.koordinator.scheduling import Reservation
@@ -26,7 +26,7 @@ from tests.scheduler.plugins.reservation.test_reservations_in_cluster import che
 
 def completed(**coscheduling_args: Any) -> CompletedConfig:
     """Return the shipped configuration with these arguments of Coscheduling."""
-    config = shipped.configuration()
+    config = configuration.configuration()
     (profile,) = config.profiles
     kept = tuple(one for one in profile.plugin_config if one.name != "Coscheduling")
     profile = msgspec.structs.replace(

@@ -14,9 +14,9 @@ from koord.api.model import convert
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices
 from koord.scheduler.plugins.device_share.device_amounts import DeviceScorer, build_scorer
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory, build_inventory
+from koord.scheduler.plugins.device_share.node_devices import DeviceLedger
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
 from koord.scheduler.plugins.device_share.request import DeviceDemand, GpuTemplates, parse_demand
-from koord.scheduler.plugins.device_share.usable_devices import DeviceLedger
 
 GI = 1 << 30
 LEAST: DeviceScorer = build_scorer(DEVICE_SHARE_STRATEGY)

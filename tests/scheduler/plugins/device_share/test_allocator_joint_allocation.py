@@ -9,8 +9,8 @@ import pytest
 from koord.api.koordinator.resource_name import GPU, RDMA
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices, DeviceAllocateOptions, allocate_devices
 from koord.scheduler.plugins.device_share.device_amounts import vf_key
+from koord.scheduler.plugins.device_share.node_devices import DeviceLedger
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal, DeviceRefusalCode
-from koord.scheduler.plugins.device_share.usable_devices import DeviceLedger
 from tests.scheduler.plugins.device_share.device_builders import (
     ANY_VF,
     GI,

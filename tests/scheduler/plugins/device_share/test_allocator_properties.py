@@ -13,15 +13,15 @@ from koord.scheduler.plugins.device_share.allocator import AllocatedDevices, Dev
 from koord.scheduler.plugins.device_share.annotations import from_annotation, to_annotation
 from koord.scheduler.plugins.device_share.device_amounts import vf_bus_ids
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory
-from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
-from koord.scheduler.plugins.device_share.request import DeviceDemand
-from koord.scheduler.plugins.device_share.selection import DeviceTypeRequest, fitting_devices
-from koord.scheduler.plugins.device_share.usable_devices import (
+from koord.scheduler.plugins.device_share.node_devices import (
     NO_CONSTRAINTS,
     DeviceConstraints,
     DeviceLedger,
     usable_devices,
 )
+from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
+from koord.scheduler.plugins.device_share.request import DeviceDemand
+from koord.scheduler.plugins.device_share.selection import DeviceTypeRequest, fitting_devices
 from tests.scheduler.plugins.device_share.device_builders import (
     GI,
     LEAST,

@@ -19,9 +19,9 @@ from koord.api.koordinator.resource_name import (
 )
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices, DeviceAllocateOptions, allocate_devices
 from koord.scheduler.plugins.device_share.annotations import from_annotation, pod_device_amounts, to_annotation
+from koord.scheduler.plugins.device_share.node_devices import DeviceLedger
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
 from koord.scheduler.plugins.device_share.selection import score_node_devices
-from koord.scheduler.plugins.device_share.usable_devices import DeviceLedger
 from koord.values.quantity import Quantity
 from tests.scheduler.plugins.device_share.device_builders import GI, LEAST, ask, busy, gpu, gpus, inventory, place, rdma
 

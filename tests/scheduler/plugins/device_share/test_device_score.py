@@ -6,8 +6,8 @@ import pytest
 
 from koord.api.koordinator.resource_name import FPGA, GPU, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from koord.scheduler.plugins.device_share.device_amounts import DeviceScorer
+from koord.scheduler.plugins.device_share.node_devices import DeviceConstraints
 from koord.scheduler.plugins.device_share.selection import score_node_devices
-from koord.scheduler.plugins.device_share.usable_devices import DeviceConstraints
 from tests.scheduler.plugins.device_share.device_builders import LEAST, MOST, ask, busy, gpus, reference, whole_gpus
 
 RATIO_ONLY = ((GPU_MEMORY_RATIO, 1),)

@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from koord.api.config.plugin_set import PluginEntry as Named
-from koord.api.config.plugin_set import PluginSet
+from koord.api.config.component import PluginEntry as Named
+from koord.api.config.component import PluginSet
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
 from koord.api.koordinator.custom_kinds import DEVICES
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATE_HINT, A_DEVICE_ALLOCATED

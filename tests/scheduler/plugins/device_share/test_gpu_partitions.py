@@ -11,9 +11,9 @@ from koord.api.koordinator.resource_name import GPU, GPU_MEMORY, GPU_SHARED, NPU
 from koord.scheduler.plugins.device_share.allocator import DeviceAllocateOptions, allocate_devices
 from koord.scheduler.plugins.device_share.annotations import to_annotation
 from koord.scheduler.plugins.device_share.gpu_selection import GpuNodeLabels, check_gpu_sharing, parse_gpu_labels
+from koord.scheduler.plugins.device_share.node_devices import DeviceLedger
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal, DeviceRefusalCode
 from koord.scheduler.plugins.device_share.request import GpuTemplates, parse_templates
-from koord.scheduler.plugins.device_share.usable_devices import DeviceLedger
 from tests.scheduler.plugins.device_share.device_builders import (
     GI,
     MOST,

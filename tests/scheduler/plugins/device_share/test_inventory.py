@@ -12,8 +12,8 @@ from koord.api.koordinator.protocol import A_GPU_PARTITIONS
 from koord.api.koordinator.resource_name import GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from koord.scheduler.plugins.device_share.allocator import allocate_devices
 from koord.scheduler.plugins.device_share.inventory import mark_all_unhealthy
+from koord.scheduler.plugins.device_share.node_devices import DeviceLedger, DeviceOvercommit
 from koord.scheduler.plugins.device_share.occupancy import summarize_node_devices
-from koord.scheduler.plugins.device_share.usable_devices import DeviceLedger, DeviceOvercommit
 from tests.scheduler.plugins.device_share.device_builders import (
     GI,
     busy,

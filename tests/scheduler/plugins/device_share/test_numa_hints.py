@@ -14,9 +14,9 @@ from koord.scheduler.plugins.device_share.allocator import (
     designated_hints,
     device_hints,
 )
+from koord.scheduler.plugins.device_share.node_devices import DeviceConstraints, DeviceLedger
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal, DeviceRefusalCode
 from koord.scheduler.plugins.device_share.request import DeviceDemand
-from koord.scheduler.plugins.device_share.usable_devices import DeviceConstraints, DeviceLedger
 from koord.values.bitmask import BitMask
 from tests.scheduler.plugins.device_share.device_builders import (
     ANY_VF,

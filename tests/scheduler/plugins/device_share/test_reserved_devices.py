@@ -7,15 +7,15 @@ import pytest
 from koord.api.koordinator.resource_name import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices, allocate_devices
 from koord.scheduler.plugins.device_share.device_amounts import DeviceAmounts, vf_key
-from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
-from koord.scheduler.plugins.device_share.request import DeviceDemand
-from koord.scheduler.plugins.device_share.trial import (
+from koord.scheduler.plugins.device_share.node_devices import NO_CONSTRAINTS, DeviceConstraints, DeviceLedger
+from koord.scheduler.plugins.device_share.node_evaluator import (
     DevicePlacement,
     ReservedDevices,
     ReusableDevices,
     allocate_with_reservations,
 )
-from koord.scheduler.plugins.device_share.usable_devices import NO_CONSTRAINTS, DeviceConstraints, DeviceLedger
+from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
+from koord.scheduler.plugins.device_share.request import DeviceDemand
 from tests.scheduler.plugins.device_share.device_builders import (
     ANY_VF,
     GI,

@@ -10,8 +10,13 @@ import pytest
 from koord.api.annotations.device_codecs import AllocatedDevice, AllocationExtension, DeviceAllocations
 from koord.api.koordinator.protocol import L_GPU_MODEL, L_GPU_VENDOR
 from koord.api.koordinator.resource_name import GPU_CORE, GPU_MEMORY
-from koord.scheduler.plugins.device_share import vendor_protocol
-from koord.scheduler.plugins.device_share.vendor_protocol import NodeLock, VendorPatch, build_vendor_patch
+from koord.scheduler.plugins.device_share.annotations import (
+    NodeLock,
+    VendorPatch,
+    acquire_node_lock,
+    build_vendor_patch,
+    parse_node_lock,
+)
 from tests.scheduler.plugins.device_share.device_builders import gpu, inventory
 
 STAMP = {"scheduling.koordinator.sh/bind-timestamp": "7"}
@@ -138,13 +143,13 @@ def held(age: timedelta, name: str = "other") -> str:
     ],
 )
 def test_locks(value: str | None, gone: bool, expected: NodeLock | str) -> None:
-    assert vendor_protocol.acquire_node_lock("n", value, MINE, holder_gone=gone) == expected
+    assert acquire_node_lock("n", value, MINE, holder_gone=gone) == expected
 
 
 def test_a_lock_that_tells_no_time() -> None:
-    assert str(vendor_protocol.parse_node_lock("today,ns,p")).startswith('invalid node lock value "today,ns,p": ')
+    assert str(parse_node_lock("today,ns,p")).startswith('invalid node lock value "today,ns,p": ')
 
 
 def test_the_text_of_a_lock() -> None:
     assert str(MINE) == "2026-01-02T03:10:00Z,ns,mine"
-    assert vendor_protocol.parse_node_lock(str(MINE)) == MINE
+    assert parse_node_lock(str(MINE)) == MINE

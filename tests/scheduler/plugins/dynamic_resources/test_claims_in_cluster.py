@@ -17,8 +17,7 @@ from koord.api.model import convert
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.plugins.dynamic_resources.claim_cache import ClaimCache
-from koord.scheduler.plugins.dynamic_resources.claim_status import FINALIZER
+from koord.scheduler.plugins.dynamic_resources.claim_cache import FINALIZER, ClaimCache
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.scheduler.faulty_cluster import FaultyCluster, RequestFate, faulty_cluster

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from koord.api.koordinator.protocol import ROOT_QUOTA
+from koord.scheduler.plugins.elastic_quota.admission import ClusterTotalChanged, QuotaPodUpdated, QuotaUpdated
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
-from koord.scheduler.plugins.elastic_quota.quota_events import ClusterTotalChanged, QuotaPodUpdated, QuotaUpdated
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.values.resources import Amounts
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA
-from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
-from koord.scheduler.plugins.elastic_quota.quota_events import (
+from koord.scheduler.plugins.elastic_quota.admission import (
     QuotaPodAssumed,
     QuotaPodForgotten,
     QuotaPodRefused,
     QuotaPodRemoved,
     QuotaPodUpdated,
+    QuotaRefusal,
     QuotaUpdated,
 )
 from koord.values.resources import Amounts

@@ -16,7 +16,7 @@ from koord.api.koordinator.protocol import DEFAULT_QUOTA
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.cluster_event import DELETE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.decision import ChosenNode
-from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodRemoved, QuotaPodUpdated
+from koord.scheduler.plugins.elastic_quota.admission import QuotaPodRemoved, QuotaPodUpdated
 from tests.scheduler.builders import make_node, make_pod
 from tests.scheduler.plugins.elastic_quota.quota_cluster import QuotaCluster, make_quota, of_quota
 from tests.soak_budget import soak_events, soak_runs

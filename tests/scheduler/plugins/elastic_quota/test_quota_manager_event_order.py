@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA, ROOT_QUOTA
-from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod
-from koord.scheduler.plugins.elastic_quota.quota_events import (
+from koord.scheduler.plugins.elastic_quota.admission import (
     ClusterTotalChanged,
     QuotaDeleted,
     QuotaEvent,
@@ -20,8 +19,9 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaPodUpdated,
     QuotaUpdated,
 )
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod
+from koord.scheduler.plugins.elastic_quota.plugin import may_preempt
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
-from koord.scheduler.plugins.elastic_quota.victims import may_preempt
 from tests.scheduler.plugins.elastic_quota.quota_builders import pod, quota, rules
 from tests.soak_budget import soak_runs
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from koord.api.config.plugin_set import PluginConfig, PluginSet
-from koord.api.config.plugin_set import PluginEntry as Named
+from koord.api.config.component import PluginConfig, PluginSet
+from koord.api.config.component import PluginEntry as Named
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
 from koord.api.koordinator.protocol import DEFAULT_QUOTA, ROOT_QUOTA, SYSTEM_QUOTA

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA, ROOT_QUOTA, SYSTEM_QUOTA
-from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodRefused
+from koord.scheduler.plugins.elastic_quota.admission import QuotaPodRefused
 from koord.scheduler.plugins.elastic_quota.report import QuotaLoan, QuotaReport, quota_report, quota_reports
 from tests.scheduler.plugins.elastic_quota.quota_builders import pod, quota, quota_manager, two
 

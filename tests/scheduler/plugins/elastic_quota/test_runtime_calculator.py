@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.scheduler.plugins.elastic_quota.runtime_calculator import SiblingClaim, SiblingPool, scaled_min
+from koord.scheduler.plugins.elastic_quota.tree import SiblingClaim, SiblingPool, scaled_min
 
 # weight, request, min, and what differs from a quota that lends
 Row = tuple[int, int, int] | tuple[int, int, int, dict[str, int | bool]]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA, SYSTEM_QUOTA
-from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod
-from koord.scheduler.plugins.elastic_quota.quota_events import (
+from koord.scheduler.plugins.elastic_quota.admission import (
     ClusterTotalChanged,
     QuotaDeleted,
     QuotaPodAssumed,
@@ -14,6 +13,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaPodUpdated,
     QuotaUpdated,
 )
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from tests.scheduler.plugins.elastic_quota.quota_builders import cpus, pod, quota, quota_manager, two
 

@@ -10,16 +10,16 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.protocol import DEFAULT_QUOTA
 from koord.api.koordinator.sigs_scheduling import ElasticQuota, ElasticQuotaSpec, ElasticQuotaStatus
 from koord.api.kubernetes.meta import ObjectMeta
+from koord.scheduler.plugins.elastic_quota.admission import QuotaPodRemoved
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod
-from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodRemoved
-from koord.scheduler.plugins.elastic_quota.report import decide_status_patch
-from koord.scheduler.plugins.elastic_quota.victims import (
+from koord.scheduler.plugins.elastic_quota.plugin import (
     OveruseState,
     may_preempt,
     observe_overuse,
     overused_quotas,
     select_revoked_pods,
 )
+from koord.scheduler.plugins.elastic_quota.report import decide_status_patch
 from tests.scheduler.plugins.elastic_quota.quota_builders import pod, quota, quota_manager, two
 
 Q = quota

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.scheduler.plugins.fragmentation_aware.fgd import DOES_NOT_FIT, FgdScorer
 from koord.scheduler.plugins.fragmentation_aware.fragmentation import (
+    DOES_NOT_FIT,
+    FgdScorer,
     GpuPodShape,
     NodeFreeGpus,
     TypicalPod,

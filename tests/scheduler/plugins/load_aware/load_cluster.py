@@ -22,7 +22,7 @@ from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Lister, SchedulerActions
 from koord.scheduler.framework.verdict import Reject
-from koord.scheduler.plugins.load_aware.node_metric import LoadNodeMetric
+from koord.scheduler.plugins.load_aware.node_load import LoadNodeMetric
 from koord.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from tests.scheduler.builders import make_node, make_pod
 from tests.scheduler.fake_handles import FakeLister

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from koord.api.config.plugin_set import PluginEntry as Named
-from koord.api.config.plugin_set import PluginSet
+from koord.api.config.component import PluginEntry as Named
+from koord.api.config.component import PluginSet
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
 from koord.api.koordinator.custom_kinds import NODE_METRICS
 from koord.kube.transport.api_error import unwrap

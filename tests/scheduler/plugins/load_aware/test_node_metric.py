@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from koord.api.model import convert
-from koord.scheduler.plugins.load_aware.estimator import LoadScoreWeights, load_score
-from koord.scheduler.plugins.load_aware.node_metric import LoadNodeMetric, LoadReport
-from koord.scheduler.plugins.load_aware.thresholds import ResourceAxes
+from koord.scheduler.plugins.load_aware.estimator import LoadScoreWeights, ResourceAxes, load_score
+from koord.scheduler.plugins.load_aware.node_load import LoadNodeMetric, LoadReport
 
 AXES = ResourceAxes.including()
 MINUTE = 60 * 10**9

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.scheduler.plugins.load_aware.estimator import round_half_away
-from koord.scheduler.plugins.load_aware.thresholds import (
+from koord.scheduler.plugins.load_aware.estimator import (
     AggregationWindow,
     AppliedThresholds,
     LoadThresholds,
@@ -18,6 +17,7 @@ from koord.scheduler.plugins.load_aware.thresholds import (
     build_thresholds,
     exceeding_amount,
     override_from_node,
+    round_half_away,
 )
 
 AXES = ResourceAxes.including()

@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.scheduler.plugins.load_aware.estimator import estimate_pod_usage, round_half_away, unamplified_capacity
-from koord.scheduler.plugins.load_aware.thresholds import ResourceAxes
+from koord.scheduler.plugins.load_aware.estimator import (
+    ResourceAxes,
+    estimate_pod_usage,
+    round_half_away,
+    unamplified_capacity,
+)
 
 GIB = 1 << 30
 AXES = ResourceAxes.including()

@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_table import ALL_ROWS
-from koord.scheduler.plugins.node_resources.allocation_columns import EXACT_FLOAT_LIMIT, AllocationColumns
-from koord.scheduler.plugins.node_resources.resource_allocation import ScoredResource
+from koord.scheduler.plugins.node_resources.allocation_columns import (
+    EXACT_FLOAT_LIMIT,
+    AllocationColumns,
+    ScoredResource,
+)
 from tests.scheduler.builders import make_node, make_pod
 
 AMOUNTS = st.one_of(

@@ -15,7 +15,7 @@ from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, Cluster
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.verdict import Skip
-from koord.scheduler.plugins.pod_topology_spread.owners import (
+from koord.scheduler.plugins.pod_topology_spread.constraint import (
     REPLICA_SET,
     REPLICATION_CONTROLLER,
     SERVICE,

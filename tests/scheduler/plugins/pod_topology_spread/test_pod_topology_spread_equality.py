@@ -18,7 +18,7 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.plugins.pod_topology_spread.owners import REPLICA_SET, SERVICE, OwnerIndex
+from koord.scheduler.plugins.pod_topology_spread.constraint import REPLICA_SET, SERVICE, OwnerIndex
 from koord.scheduler.plugins.pod_topology_spread.plugin import PodTopologySpread
 from koord.values.selector import Selector
 from tests.scheduler.builders import HOSTNAME, ZONE

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.api.config.plugin_set import PluginConfig, PluginSet
-from koord.api.config.plugin_set import PluginEntry as Named
-from koord.api.config.scheduler import shipped
+from koord.api.config.component import PluginConfig, PluginSet
+from koord.api.config.component import PluginEntry as Named
+from koord.api.config.scheduler import configuration
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
 from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.scheduling import Reservation
@@ -25,7 +25,7 @@ from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import ApiRequest
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.configuration.unsupported import without_unsupported_plugins
+from koord.scheduler.configuration.plugin_selection import without_unsupported_plugins
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.plugins.reservation.cache import ReservationCache
 from koord.scheduler.plugins.reservation.metrics import register_reservation_metrics
@@ -360,8 +360,8 @@ def test_a_reservation_that_another_scheduler_serves_is_left_to_it() -> None:
 
 def shipped_with_kubernetes_profile() -> CompletedConfig:
     """Return the shipped profile, and one named default-scheduler without koord's plugins."""
-    given = shipped.configuration()
-    same_queue = SchedulerPlugins(queue_sort=shipped.plugins().queue_sort)  # all profiles must say the same of it
+    given = configuration.configuration()
+    same_queue = SchedulerPlugins(queue_sort=configuration.plugins().queue_sort)  # all profiles must say the same of it
     kubernetes = KubeSchedulerProfile(scheduler_name="default-scheduler", plugins=same_queue)
     both = msgspec.structs.replace(given, profiles=(*given.profiles, kubernetes))
     config, _ = without_unsupported_plugins(both, REGISTRY)

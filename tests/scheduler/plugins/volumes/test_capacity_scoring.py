@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.plugin_set import PluginConfig
+from koord.api.config.component import PluginConfig
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile
 from koord.api.config.scheduler.in_tree_args import UtilizationShapePoint, VolumeBindingArgs
 from koord.scheduler.configuration.completed_config import CompletedConfig
@@ -17,7 +17,7 @@ from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import SKIP
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.scheduler.plugins.volumes.capacity_scoring import (
+from koord.scheduler.plugins.volumes.volume_binding import (
     CapacityScoringVolumeBinding,
     StorageUse,
     storage_score,

@@ -10,9 +10,7 @@ from typing import Any
 import msgspec
 
 from koord.api.config import component, field_error
-from koord.api.config.descheduler import migration_args, plugin_args
-from koord.api.config.descheduler.plugin_args import API_VERSION, DeschedulerPluginArgs
-from koord.api.config.plugin_set import (
+from koord.api.config.component import (
     ALL_PLUGINS,
     PluginArgsKind,
     PluginConfig,
@@ -22,6 +20,8 @@ from koord.api.config.plugin_set import (
     merge_plugin_sets,
     validate_plugin_configs,
 )
+from koord.api.config.descheduler import plugin_args
+from koord.api.config.descheduler.plugin_args import API_VERSION, DeschedulerPluginArgs
 from koord.api.koordinator.protocol import DESCHEDULER_NAME, NAMESPACE
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.model import Model
@@ -33,7 +33,7 @@ DESCHEDULER_SECURE_PORT = 10258
 
 DESCHEDULER_PLUGIN_CATALOG: dict[str, PluginArgsKind[Any]] = {
     "MigrationController": PluginArgsKind(
-        migration_args.MigrationControllerArgs, migration_args.defaulted, migration_args.validate
+        plugin_args.MigrationControllerArgs, plugin_args.defaulted_migration, plugin_args.validate_migration
     ),
     "LowNodeLoad": PluginArgsKind(plugin_args.LowNodeLoadArgs, plugin_args.defaulted, plugin_args.validate),
     "CustomPriority": PluginArgsKind(

@@ -16,7 +16,7 @@ from koord.api.config.field_error import (
     percent_limit,
     range_errors,
 )
-from koord.api.config.slo import colocation, defaults, interference, slo_documents
+from koord.api.config.slo import defaults, slo_documents
 from koord.api.koordinator import slo
 from koord.api.koordinator.protocol import PRIORITY_CLASSES, QOS_CLASSES
 from koord.api.koordinator.slo import MEMORY_COLLECT_POLICIES
@@ -99,7 +99,7 @@ _LIMITS: tuple[tuple[type[msgspec.Struct], Sequence[FieldLimit]], ...] = (
     (slo.IOConfig, _IO_LIMITS),
     (slo.CPUBurstStrategy, CPU_BURST_LIMITS),
     (slo.SystemStrategy, (*SYSTEM_LIMITS, *_UNCHECKED_SYSTEM_LIMITS)),
-    (interference.InterferenceStrategy, interference.INTERFERENCE_LIMITS),
+    (slo_documents.InterferenceStrategy, slo_documents.INTERFERENCE_LIMITS),
 )
 _SHARE_PERCENT = 100
 
@@ -148,7 +148,7 @@ def _value_errors(value: Any, path: str, rule: SchemaRule, choices: Sequence[str
 
 def unusable_values(config: msgspec.Struct) -> list[FieldError]:
     """Return every value of a document that is not what it may be, whatever the other values are."""
-    if isinstance(config, colocation.ColocationConfig):
+    if isinstance(config, slo_documents.ColocationConfig):
         return unknown_choices(config)
     if isinstance(config, slo_documents.CPUNormalizationConfig | slo_documents.ResourceAmplificationConfig):
         return ratio_errors(config)
@@ -239,17 +239,17 @@ FIELD_CHOICES: dict[str, tuple[str, ...]] = {
     "cpuPolicy": (defaults.GROUP_IDENTITY, defaults.CORE_SCHED),
     "netQOSPolicy": (defaults.TC, defaults.TERWAY_QOS),
     "policy": (defaults.BURST_NONE, defaults.BURST_CPU_ONLY, defaults.BURST_QUOTA_ONLY, defaults.BURST_AUTO),
-    "cpuCalculatePolicy": (colocation.CALCULATE_BY_USAGE, colocation.CALCULATE_BY_MAX_USAGE_REQUEST),
+    "cpuCalculatePolicy": (slo_documents.CALCULATE_BY_USAGE, slo_documents.CALCULATE_BY_MAX_USAGE_REQUEST),
     "memoryCalculatePolicy": (
-        colocation.CALCULATE_BY_USAGE,
-        colocation.CALCULATE_BY_REQUEST,
-        colocation.CALCULATE_BY_MAX_USAGE_REQUEST,
+        slo_documents.CALCULATE_BY_USAGE,
+        slo_documents.CALCULATE_BY_REQUEST,
+        slo_documents.CALCULATE_BY_MAX_USAGE_REQUEST,
     ),
     "metricMemoryCollectPolicy": MEMORY_COLLECT_POLICIES,
-    "midReclaimMode": (colocation.MID_RECLAIM_STATIC,),
+    "midReclaimMode": (slo_documents.MID_RECLAIM_STATIC,),
     "qos": QOS_CLASSES,
     "priority": PRIORITY_CLASSES,  # of a host application; that of memoryQOS is a number
-    "action": interference.ACTIONS,
+    "action": slo_documents.ACTIONS,
     "base": ("CgroupRoot", "Kubepods", "KubepodsBurstable", "KubepodsBesteffort"),
     "type": ("device", "volumegroup", "podvolume"),  # of a block device
 }

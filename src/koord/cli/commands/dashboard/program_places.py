@@ -8,9 +8,7 @@ import msgspec
 
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.pod import Pod
-from koord.cli.cluster_access import METRICS_PORT, NAMESPACE
-from koord.cli.commands.deschedule import DESCHEDULER_PORT
-from koord.cli.commands.explain.pod import SCHEDULER_PORT
+from koord.cli.cluster_access import DESCHEDULER_PORT, METRICS_PORT, NAMESPACE, SCHEDULER_PORT
 from koord.koordlet.settings import PORT
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError

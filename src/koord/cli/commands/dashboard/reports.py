@@ -8,19 +8,9 @@ from typing import Any
 import msgspec
 
 from koord.api.kubernetes.builtin_kinds import PODS
-from koord.cli import cluster_access, koordlet_access
-from koord.cli.cluster_access import CommandFailure
-from koord.cli.commands import (
-    evictions,
-    gang,
-    migration,
-    node_capabilities,
-    node_hooks,
-    node_occupancy,
-    quota,
-    reservation,
-    simulate,
-)
+from koord.cli import cluster_access
+from koord.cli.cluster_access import CONTAINERS_PATH, CommandFailure, KoordletAddress
+from koord.cli.commands import evictions, gang, migration, node_agent, node_occupancy, quota, reservation, simulate
 from koord.cli.commands.dashboard.cluster_watch import ClusterWatch
 from koord.cli.commands.dashboard.program_places import (
     DESCHEDULER,
@@ -33,9 +23,8 @@ from koord.cli.commands.dashboard.program_places import (
 )
 from koord.cli.commands.explain import interference, node, pod
 from koord.cli.commands.object_lists import parse_objects
-from koord.cli.koordlet_access import CONTAINERS_PATH, KoordletAddress
 from koord.dashboard.report import WHAT_IF, Report, ReportFailure
-from koord.koordlet.hook_status import ContainersStatus
+from koord.koordlet.agent_status import ContainersStatus
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, ApiErrorRaised
 from koord.kube.transport.interface import Unreachable
@@ -115,15 +104,15 @@ class DashboardReports:
         return await node_occupancy.read_device_occupancy(self._client, query["name"])
 
     async def _hooks(self, query: Mapping[str, str]) -> Any:
-        return await node_hooks.node_hooks(self._client, query["name"], await self._agents())
+        return await node_agent.node_hooks(self._client, query["name"], await self._agents())
 
     async def _capabilities(self, query: Mapping[str, str]) -> Any:
         agents = await self._agents()
-        return await node_capabilities.node_capabilities(self._client, query["name"], agents.namespace, agents.port)
+        return await node_agent.node_capabilities(self._client, query["name"], agents.namespace, agents.port)
 
     async def _containers(self, query: Mapping[str, str]) -> Any:
-        found = await koordlet_access.get_node(self._client, query["name"])
-        answer = await koordlet_access.ask_agent(self._client, found, await self._agents(), CONTAINERS_PATH)
+        found = await cluster_access.get_node(self._client, query["name"])
+        answer = await cluster_access.ask_agent(self._client, found, await self._agents(), CONTAINERS_PATH)
         return ReportFailure(answer) if isinstance(answer, str) else msgspec.convert(answer, ContainersStatus)
 
     async def _pods(self, query: Mapping[str, str]) -> Any:

@@ -8,11 +8,20 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from koord.api.model import Obj
 from koord.api.schema import crd_manifests
-from koord.cli.commands.doctor.facts import ClusterFacts, Obj, Unread, readable, unread_findings
+from koord.cli.commands.doctor.facts import (
+    ClusterFacts,
+    Unread,
+    entries,
+    name_of,
+    readable,
+    text,
+    texts,
+    unread_findings,
+)
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
 from koord.cli.commands.doctor.installation import is_installed
-from koord.cli.commands.doctor.unstructured import entries, name_of, text, texts
 
 API_SERVER, CRDS = "api-server", "crds"
 OLDEST_MINOR = 22  # the first release without the beta versions of the groups below

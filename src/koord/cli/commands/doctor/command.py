@@ -10,8 +10,9 @@ from typing import NoReturn, Protocol
 import click
 import msgspec
 
+from koord.api.model import Obj
 from koord.cli import cluster_access
-from koord.cli.commands.doctor.facts import NOT_READABLE, ClusterFacts, Obj, Unread, unread_reason
+from koord.cli.commands.doctor.facts import NOT_READABLE, ClusterFacts, Unread, unread_reason
 from koord.cli.commands.doctor.finding import DoctorReport, Finding, Severity
 from koord.cli.commands.doctor.gather import gather_facts
 from koord.cli.commands.doctor.node_checks import NODE_CHECKS

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import yaml
 
-from koord.cli.commands.config import check_text, finding_text
-from koord.cli.commands.doctor.facts import ClusterFacts, Obj, Unread, unread_findings
+from koord.api.model import Obj
+from koord.cli.commands.config import check_text, child_node, compose_documents, finding_text
+from koord.cli.commands.doctor.facts import ClusterFacts, Unread, mapping, name_of, unread_findings
 from koord.cli.commands.doctor.finding import Diagnosis, Finding
 from koord.cli.commands.doctor.installation import DESCHEDULER, MANAGER, SCHEDULER, installed_programs
-from koord.cli.commands.doctor.unstructured import mapping, name_of
-from koord.cli.commands.yaml_line_numbers import child_node, compose_documents
 from koord.values.json_text import MalformedText
 
 CONFIGURATION = "configuration"

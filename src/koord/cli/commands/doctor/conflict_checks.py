@@ -6,10 +6,18 @@ from collections.abc import Iterator
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.cli.commands.doctor import installation
-from koord.cli.commands.doctor.facts import ClusterFacts, Obj, readable, unread_findings
+from koord.cli.commands.doctor.facts import (
+    ClusterFacts,
+    field,
+    labels_of,
+    name_of,
+    namespace_of,
+    readable,
+    unread_findings,
+)
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
-from koord.cli.commands.doctor.unstructured import field, labels_of, name_of, namespace_of
 
 CONFLICTS = "conflicts"
 

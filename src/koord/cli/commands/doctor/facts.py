@@ -1,23 +1,24 @@
 """This module holds what is known of a cluster before anything is concluded from it, and reads it for people who may
 lack rights: a refusal is a value with the verb and kind.
+
+Fields are read from objects that may hold anything: a value of another type counts as absent.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from koord.api.kubernetes.resource import Resource
-from koord.api.model import decode
+from koord.api.model import Obj, decode
 from koord.cli.commands.doctor.finding import Finding, printable
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, error_from_response
 from koord.kube.transport.interface import DECODE_ERRORS, TRANSIENT_ERRORS, ApiRequest
-
-Obj = dict[str, Any]
 
 NOT_READABLE = "not-readable"  # the finding of any check about what the user may not read
 
@@ -144,3 +145,67 @@ async def read_path(client: Client, path: str) -> Obj | Unread:
         return Unread(verb="get", resource=path, why=str(error))
     refused = error_from_response(answer)
     return Unread(verb="get", resource=path, why=str(refused), absent=refused.not_found)
+
+
+_LARGEST = 1e12  # a count or a number of seconds beyond this is nonsense, and would overflow a date
+
+
+def field(obj: Any, *path: str) -> Any:
+    """Return the value at a path of keys, or None."""
+    for key in path:
+        if not isinstance(obj, dict):
+            return None
+        obj = obj.get(key)
+    return obj
+
+
+def text(obj: Any, *path: str) -> str:
+    found = field(obj, *path)
+    return found if isinstance(found, str) else ""
+
+
+def mapping(obj: Any, *path: str) -> Obj:
+    found = field(obj, *path)
+    return found if isinstance(found, dict) else {}
+
+
+def entries(obj: Any, *path: str) -> list[Obj]:
+    """Return the maps of a list."""
+    found = field(obj, *path)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def texts(obj: Any, *path: str) -> list[str]:
+    """Return the texts of a list."""
+    found = field(obj, *path)
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+
+
+def number(obj: Any, *path: str) -> float | None:
+    found = field(obj, *path)
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return None
+    if isinstance(found, float) and not math.isfinite(found):
+        return None
+    return float(found) if -_LARGEST < found < _LARGEST else None
+
+
+def moment(obj: Any, *path: str) -> datetime | None:
+    """Return a time of RFC 3339, or None."""
+    try:
+        found = datetime.fromisoformat(text(obj, *path))
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def name_of(obj: Obj) -> str:
+    return text(obj, "metadata", "name")
+
+
+def namespace_of(obj: Obj) -> str:
+    return text(obj, "metadata", "namespace")
+
+
+def labels_of(obj: Obj) -> Obj:
+    return mapping(obj, "metadata", "labels")

@@ -19,18 +19,23 @@ from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.rbac import RbacRule
 from koord.api.kubernetes.resource import Resource
+from koord.api.model import Obj
 from koord.cli import cluster_access
 from koord.cli.commands.doctor import node_checks, yarn_checks
 from koord.cli.commands.doctor.facts import (
     READ_ERRORS,
     ClusterFacts,
     KoordletAnswers,
-    Obj,
     Objects,
     ProgramAccess,
     Unread,
+    entries,
+    field,
+    mapping,
+    name_of,
     read_list,
     read_path,
+    text,
     unread_findings,
 )
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
@@ -44,7 +49,6 @@ from koord.cli.commands.doctor.installation import (
     own_workloads,
 )
 from koord.cli.commands.doctor.node_checks import koordlet_pods
-from koord.cli.commands.doctor.unstructured import entries, field, mapping, name_of, text
 from koord.descheduler import program as descheduler_program
 from koord.koordlet import settings as koordlet_settings
 from koord.koordlet.settings import PORT

@@ -8,15 +8,18 @@ import msgspec
 
 from koord.api.koordinator.protocol import DESCHEDULER_NAME
 from koord.api.koordinator.protocol import SCHEDULER as SCHEDULER_NAME
+from koord.api.model import Obj
 from koord.api.schema import crd_manifests
-from koord.cli.commands.doctor.facts import ClusterFacts, Obj, Objects, readable
-from koord.cli.commands.doctor.unstructured import (
+from koord.cli.commands.doctor.facts import (
+    ClusterFacts,
+    Objects,
     entries,
     field,
     labels_of,
     name_of,
     namespace_of,
     number,
+    readable,
     text,
 )
 

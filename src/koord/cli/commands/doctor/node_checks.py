@@ -7,10 +7,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from koord.cli.commands.doctor.facts import ClusterFacts, KoordletAnswers, Obj, Unread, readable, unread_findings
+from koord.api.model import Obj
+from koord.cli.commands.doctor.facts import (
+    ClusterFacts,
+    KoordletAnswers,
+    Unread,
+    entries,
+    field,
+    moment,
+    name_of,
+    number,
+    readable,
+    text,
+    unread_findings,
+)
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
 from koord.cli.commands.doctor.installation import KOORDLET, is_ready, pods_of
-from koord.cli.commands.doctor.unstructured import entries, field, moment, name_of, number, text
 from koord.cli.printing import format_duration
 from koord.koordlet.reporters.builders.node_conditions import DEGRADED, PREFIX
 

@@ -6,10 +6,20 @@ import re
 from collections.abc import Iterable
 from datetime import timedelta
 
+from koord.api.model import Obj
 from koord.cli.commands.doctor import installation
-from koord.cli.commands.doctor.facts import ClusterFacts, Obj, Unread, unread_findings
+from koord.cli.commands.doctor.facts import (
+    ClusterFacts,
+    Unread,
+    entries,
+    mapping,
+    moment,
+    name_of,
+    number,
+    text,
+    unread_findings,
+)
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
-from koord.cli.commands.doctor.unstructured import entries, mapping, moment, name_of, number, text
 from koord.cli.printing import format_duration
 from koord.manager.program import LEASE_NAME
 

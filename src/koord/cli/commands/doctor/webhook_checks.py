@@ -10,10 +10,21 @@ from datetime import timedelta
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
-from koord.cli.commands.doctor.facts import ClusterFacts, Obj, Unread, readable, unread_findings
+from koord.api.model import Obj
+from koord.cli.commands.doctor.facts import (
+    ClusterFacts,
+    Unread,
+    entries,
+    labels_of,
+    mapping,
+    name_of,
+    namespace_of,
+    readable,
+    text,
+    unread_findings,
+)
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
 from koord.cli.commands.doctor.installation import is_ready
-from koord.cli.commands.doctor.unstructured import entries, labels_of, mapping, name_of, namespace_of, text
 from koord.manager.webhook_server.cert_rotator import MUTATING_NAME, SECRET_NAME, VALIDATING_NAME
 from koord.telemetry.certificates import hosts_of
 

@@ -5,11 +5,11 @@ matters, and with the user that counts.
 from __future__ import annotations
 
 from koord.api.koordinator.yarn import OPERATOR_PROGRAM
-from koord.cli.commands.doctor.facts import ClusterFacts, Obj, readable
+from koord.api.model import Obj
+from koord.cli.commands.doctor.facts import ClusterFacts, entries, field, labels_of, name_of, readable, text
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
 from koord.cli.commands.doctor.installation import APP_LABEL
-from koord.cli.commands.doctor.unstructured import entries, field, labels_of, name_of, text
-from koord.yarn.cluster_state import DENIED, UNREACHABLE
+from koord.yarn.operator import DENIED, UNREACHABLE
 
 YARN = "yarn"
 _LOGS = "kubectl -n {namespace} logs deployment/koord-yarn-operator"

@@ -14,10 +14,10 @@ import msgspec
 
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.pod import Pod
-from koord.cli import cluster_access, koordlet_access, printing
-from koord.cli.koordlet_access import CONTAINERS_PATH, KoordletAddress
+from koord.cli import cluster_access, printing
+from koord.cli.cluster_access import CONTAINERS_PATH, KoordletAddress
 from koord.cli.printing import print_result
-from koord.koordlet.hook_status import CgroupStatus, ContainersStatus, ContainerValue
+from koord.koordlet.agent_status import CgroupStatus, ContainersStatus, ContainerValue
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.telemetry.clock import Clock, now
@@ -66,7 +66,7 @@ class ContainerExplanation(msgspec.Struct, frozen=True, kw_only=True):
     help="Wait until the kernel holds this value for the container, then explain; may be given several times.",
 )
 @click.option("--timeout", default="60s", show_default=True, help="With --wait: how long at most.")
-@koordlet_access.koordlet_options
+@cluster_access.koordlet_options
 @cluster_access.output_option
 @cluster_access.cluster_options
 def container(
@@ -167,9 +167,9 @@ async def _ask(client: Client, wanted: ContainerName, address: KoordletAddress) 
     name = _choose_container(pod, wanted)
     if not pod.spec.node_name:
         cluster_access.fail(f"pod {wanted.full_pod} is on no node yet: koord explain pod says why")
-    node = await koordlet_access.get_node(client, pod.spec.node_name)
+    node = await cluster_access.get_node(client, pod.spec.node_name)
     query = {"namespace": wanted.namespace, "name": wanted.pod}
-    answer = await koordlet_access.ask_agent(client, node, address, CONTAINERS_PATH, query)
+    answer = await cluster_access.ask_agent(client, node, address, CONTAINERS_PATH, query)
     if isinstance(answer, str):
         cluster_access.fail(answer)
     known = msgspec.convert(answer, ContainersStatus).containers

@@ -10,10 +10,10 @@ import click
 import msgspec
 
 from koord.api.kubernetes.builtin_kinds import PODS
-from koord.cli import cluster_access, koordlet_access, printing
-from koord.cli.koordlet_access import INTERFERENCE_PATH, KoordletAddress
+from koord.cli import cluster_access, printing
+from koord.cli.cluster_access import INTERFERENCE_PATH, KoordletAddress
 from koord.cli.printing import plain_table, print_result
-from koord.koordlet.interference_status import InterferenceRecord, InterferenceStatus
+from koord.koordlet.agent_status import InterferenceRecord, InterferenceStatus
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.telemetry.clock import Clock, now
@@ -34,7 +34,7 @@ class NodeInterference(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("name", metavar="[NODE | NAMESPACE/POD]", required=False, default="")
-@koordlet_access.koordlet_options
+@cluster_access.koordlet_options
 @cluster_access.output_option
 @cluster_access.cluster_options
 def interference(
@@ -72,9 +72,9 @@ async def find_interference(client: Client, name: str, address: KoordletAddress)
         node_name = unwrap(found).spec.node_name
         if not node_name:
             cluster_access.fail(f"pod {name} is on no node yet: koord explain pod says why")
-    node = await koordlet_access.get_node(client, node_name)
+    node = await cluster_access.get_node(client, node_name)
     query = {"namespace": namespace, "name": pod_name} if slash else None
-    answer = await koordlet_access.ask_agent(client, node, address, INTERFERENCE_PATH, query)
+    answer = await cluster_access.ask_agent(client, node, address, INTERFERENCE_PATH, query)
     if isinstance(answer, str):
         cluster_access.fail(answer)
     status = msgspec.convert(answer, InterferenceStatus)
@@ -83,7 +83,7 @@ async def find_interference(client: Client, name: str, address: KoordletAddress)
 
 async def find_all_interference(client: Client, address: KoordletAddress) -> list[NodeInterference]:
     """Ask the agents of all nodes; end the command where none answers at all."""
-    answers = await koordlet_access.ask_all_agents(client, address, INTERFERENCE_PATH, InterferenceStatus)
+    answers = await cluster_access.ask_all_agents(client, address, INTERFERENCE_PATH, InterferenceStatus)
     return [
         NodeInterference(node=name, problem=answer)
         if isinstance(answer, str)

@@ -116,16 +116,10 @@ def _ranking_table(ranking: Sequence[ScoredNode]) -> PlainTable:
     return table
 
 
-SCHEDULER_PORT = 10251
-
-
 @click.command()
 @click.argument("pod", metavar="[NAMESPACE/]NAME")
 @click.option("-n", "--namespace", default="", help="The pod's namespace, if it is not part of its name.")
-@click.option(
-    "--scheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where koord-scheduler runs."
-)
-@click.option("--scheduler-port", default=SCHEDULER_PORT, show_default=True, help="The port of its --port.")
+@cluster_access.scheduler_options
 @cluster_access.output_option
 @cluster_access.cluster_options
 def pod(

@@ -9,10 +9,10 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from koord.api.config.descheduler import configuration as descheduler
+from koord.api.model import Obj
 from koord.cli import cluster_access
-from koord.cli.commands.doctor.facts import Obj, readable
+from koord.cli.commands.doctor.facts import entries, field, mapping, name_of, number, readable, text, texts
 from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, own_crd_names
-from koord.cli.commands.doctor.unstructured import entries, field, mapping, name_of, number, text, texts
 from koord.cli.commands.migrate_from_koordinator import program_arguments
 from koord.cli.commands.migrate_from_koordinator.facts import (
     KoordinatorFacts,
@@ -20,7 +20,7 @@ from koord.cli.commands.migrate_from_koordinator.facts import (
     release_of,
     upstream_workloads,
 )
-from koord.cli.manifests.koordlet_daemonset import SHIPPED_KOORDLET_GATES
+from koord.cli.manifests.daemonsets import SHIPPED_KOORDLET_GATES
 from koord.cli.manifests.manifests import scheduler_config
 from koord.descheduler.configuration import build_setup, load_config
 from koord.scheduler.configuration.completed_config import CompletedConfig

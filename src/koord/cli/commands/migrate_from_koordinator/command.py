@@ -14,9 +14,10 @@ import yaml
 from koord import __version__
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.resource import Resource
+from koord.api.model import Obj
 from koord.cli import cluster_access
 from koord.cli.commands.doctor.command import CANNOT_ASK, WIDTH, end_with_report, finding_lines, refused_credentials
-from koord.cli.commands.doctor.facts import Obj, Objects, read_list, read_path
+from koord.cli.commands.doctor.facts import Objects, read_list, read_path
 from koord.cli.commands.doctor.finding import printable
 from koord.cli.commands.doctor.installation import program_workloads
 from koord.cli.commands.migrate_from_koordinator.facts import KoordinatorFacts

@@ -11,9 +11,19 @@ from typing import Literal
 
 import msgspec
 
-from koord.cli.commands.doctor.facts import NOT_ASKED, Obj, Objects, Unread, readable
+from koord.api.model import Obj
+from koord.cli.commands.doctor.facts import (
+    NOT_ASKED,
+    Objects,
+    Unread,
+    entries,
+    mapping,
+    name_of,
+    namespace_of,
+    readable,
+    text,
+)
 from koord.cli.commands.doctor.installation import ProgramWorkload, program_workloads
-from koord.cli.commands.doctor.unstructured import entries, mapping, name_of, namespace_of, text
 from koord.cli.manifests.manifests import manifests
 
 _RELEASE_NAME, _RELEASE_NAMESPACE = "meta.helm.sh/release-name", "meta.helm.sh/release-namespace"

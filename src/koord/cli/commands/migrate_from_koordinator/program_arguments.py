@@ -10,15 +10,15 @@ from typing import Literal
 import msgspec
 
 from koord.api.config.gates import KUBERNETES_GATES, FeatureGateTable, feature_gate_warnings, parse_feature_gates
-from koord.cli.commands.doctor.facts import Obj
+from koord.api.model import Obj
+from koord.cli.commands.doctor.facts import entries, texts
 from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER
-from koord.cli.commands.doctor.unstructured import entries, texts
 from koord.cli.daemons.descheduler_config import descheduler_flags
 from koord.cli.daemons.flag_set import FlagParseError, FlagSet
 from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, to_double_dash
 from koord.cli.daemons.manager_flags import MANAGER_FLAGS
 from koord.cli.daemons.scheduler_config import scheduler_flags
-from koord.descheduler.feature_gates import DESCHEDULER_GATES
+from koord.descheduler.configuration import DESCHEDULER_GATES
 from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES

@@ -19,13 +19,23 @@ import msgspec
 from koord.api.koordinator.custom_kinds import CUSTOM_KINDS
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.resource import Resource
+from koord.api.model import Obj
 from koord.cli import cluster_access
 from koord.cli.commands.doctor.command import CANNOT_ASK, reason_not_to_judge
-from koord.cli.commands.doctor.facts import READ_ERRORS, ClusterFacts, Obj, Unread, read_list, readable
+from koord.cli.commands.doctor.facts import (
+    READ_ERRORS,
+    ClusterFacts,
+    Unread,
+    entries,
+    name_of,
+    number,
+    read_list,
+    readable,
+    text,
+)
 from koord.cli.commands.doctor.finding import DoctorReport
 from koord.cli.commands.doctor.gather import gather_facts
 from koord.cli.commands.doctor.registry import CHECK_IDS, run_checks
-from koord.cli.commands.doctor.unstructured import entries, name_of, number, text
 from koord.cli.printing import format_bytes
 from koord.koordlet.settings import PORT
 from koord.kube.client.typed_client import Client

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from koord.api.config.descheduler.migration_args import PriorityThreshold
-from koord.api.config.descheduler.plugin_args import DeschedulerPluginArgs
+from koord.api.config.descheduler.plugin_args import DeschedulerPluginArgs, PriorityThreshold
 from koord.api.kubernetes.builtin_kinds import (
     NAMESPACES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -22,7 +21,7 @@ from koord.api.schema_markers import Duration
 from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionProposal, RoundState
 from koord.descheduler.framework.pod_selection import build_selector
 from koord.descheduler.framework.snapshot import ClusterSnapshot, OtherNodeFitChecker
-from koord.descheduler.migration.protection import EVICT_ANNOTATION, SYSTEM_CRITICAL_PRIORITY, unevictable_reason
+from koord.descheduler.migration.plugin import EVICT_ANNOTATION, SYSTEM_CRITICAL_PRIORITY, unevictable_reason
 from koord.descheduler.plugins.kube.plugin_args import plugin_factory, selector_errors
 from koord.values import duration
 from koord.values.selector import EVERYTHING, Selector, SelectorError

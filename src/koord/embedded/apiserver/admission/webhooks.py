@@ -32,7 +32,7 @@ from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.apiserver.rest.virtual_resources import USER_GROUPS
 from koord.embedded.apiserver.store.collection import ResourceCollection
 from koord.embedded.apiserver.store.object_store import ObjectStore
-from koord.kube.transport.go_error import go_error_text
+from koord.kube.transport.api_error import go_error_text
 from koord.values.selector import Selector, SelectorError
 
 AdmissionPhase = Literal["mutating", "validating"]

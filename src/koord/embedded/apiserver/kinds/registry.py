@@ -17,10 +17,8 @@ from koord.embedded.apiserver.kinds import (
     event,
     job,
     node,
-    persistent_volume,
     rbac,
     resource_quota,
-    resource_slice,
     service,
     storage,
     strategy,
@@ -131,7 +129,7 @@ _CORE = {
     "LimitRange": resource_quota.LIMIT_RANGE,
     "Namespace": node.NAMESPACE,
     "Node": node.NODE,
-    "PersistentVolume": persistent_volume.PERSISTENT_VOLUME,
+    "PersistentVolume": storage.PERSISTENT_VOLUME,
     "PersistentVolumeClaim": storage.PERSISTENT_VOLUME_CLAIM,
     "Pod": POD,
     "PodTemplate": apps.POD_TEMPLATE,
@@ -151,7 +149,7 @@ _RESOURCE = {
     "DeviceClass": device_claim.DEVICE_CLASS,
     "ResourceClaim": device_claim.RESOURCE_CLAIM,
     "ResourceClaimTemplate": device_claim.RESOURCE_CLAIM_TEMPLATE,
-    "ResourceSlice": resource_slice.RESOURCE_SLICE,
+    "ResourceSlice": device_claim.RESOURCE_SLICE,
 }
 _RBAC = {
     "ClusterRole": rbac.CLUSTER_ROLE,

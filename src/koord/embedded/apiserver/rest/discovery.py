@@ -20,7 +20,7 @@ from koord.embedded.apiserver.rest import responses
 from koord.embedded.apiserver.rest.responses import TextBody, text_response
 from koord.embedded.apiserver.schema import openapi
 from koord.embedded.apiserver.schema.builtin_types import BuiltinTypes
-from koord.embedded.apiserver.schema.openapi_paths import OpenApiResource
+from koord.embedded.apiserver.schema.openapi import OpenApiResource
 from koord.kube.transport.interface import JSON, ApiRequest, ApiResponse
 
 

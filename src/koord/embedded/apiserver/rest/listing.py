@@ -16,8 +16,7 @@ from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.rest.options import ListOptions, parse_resource_version, resource_version_too_large
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
 from koord.embedded.apiserver.store.collection import ResourceCollection, RevisionTooOldError, StoreRecord
-from koord.values.field_selector import FieldSelector
-from koord.values.selector import Selector, SelectorError
+from koord.values.selector import FieldSelector, Selector, SelectorError
 
 
 class RecordPage(msgspec.Struct, frozen=True):

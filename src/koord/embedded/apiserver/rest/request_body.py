@@ -13,7 +13,7 @@ from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import StatusError, bad_request, unsupported_media
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
-from koord.embedded.apiserver.protobuf import decoding as protobuf
+from koord.embedded.apiserver.protobuf import messages as protobuf
 from koord.embedded.apiserver.protobuf.messages import MalformedProtobuf
 from koord.embedded.apiserver.rest.options import FieldValidation
 from koord.embedded.apiserver.schema import strict_decoding

@@ -37,8 +37,7 @@ from koord.api.koordinator.scheduling import (
 )
 from koord.api.kubernetes.meta import Condition
 from koord.api.model import ResourceList
-from koord.host.gpu import LOST, GpuCard, GpuHealth, GpuInventory
-from koord.host.hardware import PciLocation, RdmaCard, Xpu
+from koord.host.hardware import LOST, GpuCard, GpuHealth, GpuInventory, PciLocation, RdmaCard, Xpu
 from koord.koordlet.reporters.builders.reclaimable import bytes_quantity
 from koord.values.go_format import parse_decimal_int
 

@@ -13,7 +13,7 @@ import msgspec
 
 from koord.api.koordinator import scheduling as wire
 from koord.scheduler.framework.reservation import NumaTopologyHint
-from koord.scheduler.plugins.device_share import refusal, usable_devices
+from koord.scheduler.plugins.device_share import node_devices, refusal
 from koord.scheduler.plugins.device_share.device_amounts import DeviceAmounts, DeviceScorer, vf_key
 from koord.scheduler.plugins.device_share.gpu_selection import GpuNodeLabels, GpuSelectionOptions, select_gpus
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory
@@ -52,10 +52,10 @@ NO_GPU_LABELS = GpuNodeLabels()
 
 
 def allocate_devices(
-    ledger: usable_devices.DeviceLedger,
+    ledger: node_devices.DeviceLedger,
     demand: DeviceDemand,
     facts: GpuNodeLabels = NO_GPU_LABELS,
-    terms: usable_devices.DeviceConstraints = usable_devices.NO_CONSTRAINTS,
+    terms: node_devices.DeviceConstraints = node_devices.NO_CONSTRAINTS,
     options: DeviceAllocateOptions = DEFAULT_ALLOCATE_OPTIONS,
 ) -> AllocatedDevices | refusal.DeviceRefusal:
     wanted = requests_on_node(demand, ledger.inventory, final=options.final)
@@ -82,15 +82,15 @@ def allocate_devices(
 class _Attempt(msgspec.Struct, frozen=True):
     """One allocation attempt on one node: what stays the same from type to type."""
 
-    ledger: usable_devices.DeviceLedger
+    ledger: node_devices.DeviceLedger
     demand: DeviceDemand
     facts: GpuNodeLabels
-    terms: usable_devices.DeviceConstraints
+    terms: node_devices.DeviceConstraints
     options: DeviceAllocateOptions
     wanted: Mapping[str, DeviceTypeRequest]
 
-    def view(self, device_type: str) -> usable_devices.UsableDevices:
-        return usable_devices.usable_devices(
+    def view(self, device_type: str) -> node_devices.UsableDevices:
+        return node_devices.usable_devices(
             self.ledger,
             device_type,
             self.wanted[device_type].hint,

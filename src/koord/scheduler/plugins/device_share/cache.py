@@ -29,8 +29,7 @@ from koord.scheduler.plugins.device_share.allocator import AllocatedDevices
 from koord.scheduler.plugins.device_share.annotations import pod_device_amounts
 from koord.scheduler.plugins.device_share.device_amounts import DeviceAmounts
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory, build_inventory, mark_all_unhealthy
-from koord.scheduler.plugins.device_share.node_devices import NodeDevices
-from koord.scheduler.plugins.device_share.usable_devices import DeviceLedger
+from koord.scheduler.plugins.device_share.node_devices import DeviceLedger, NodeDevices
 
 _INVENTORIES_KEPT = 20_000
 _EVENTS_KEPT = 256

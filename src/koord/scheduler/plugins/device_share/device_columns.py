@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from koord.api.koordinator import scheduling as wire
 from koord.api.koordinator.resource_name import GPU_MEMORY, GPU_MEMORY_RATIO
-from koord.scheduler.cache.columns import CodedColumn, grow_array
-from koord.scheduler.cache.node_table import Bools, Ints, NodeTable, RowList, Rows
+from koord.scheduler.cache.node_table import Bools, CodedColumn, Ints, NodeTable, RowList, Rows, grow_array
 from koord.scheduler.framework.plugin import Scores
 from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
 from koord.scheduler.plugins.device_share.device_amounts import MAX_DEVICE_SCORE, Amounts, DeviceScorer

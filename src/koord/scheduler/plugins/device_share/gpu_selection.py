@@ -30,6 +30,7 @@ from koord.scheduler.plugins.device_share.inventory import (
     largest_fitting_group,
     search_gpu_tree,
 )
+from koord.scheduler.plugins.device_share.node_devices import UsableDevices
 from koord.scheduler.plugins.device_share.request import DeviceDemand, GpuPartitionRequest, model_key
 from koord.scheduler.plugins.device_share.selection import (
     DeviceTypeRequest,
@@ -38,7 +39,6 @@ from koord.scheduler.plugins.device_share.selection import (
     select_by_score,
     select_minors,
 )
-from koord.scheduler.plugins.device_share.usable_devices import UsableDevices
 from koord.values.go_format import quoted
 from koord.values.quantity import Quantity
 

@@ -13,7 +13,7 @@ from koord.api.koordinator.resource_name import FPGA, GPU_MEMORY_RATIO, RDMA
 from koord.scheduler.plugins.device_share import device_amounts
 from koord.scheduler.plugins.device_share.annotations import pod_device_amounts
 from koord.scheduler.plugins.device_share.inventory import FULL_CARD_PERCENT, Card, DeviceInventory
-from koord.scheduler.plugins.device_share.usable_devices import DeviceLedger
+from koord.scheduler.plugins.device_share.node_devices import DeviceLedger
 from koord.values import resources as vector
 
 DeviceDetail = dict[str, dict[int, dict[str, str]]]

@@ -40,10 +40,14 @@ from koord.scheduler.plugins.device_share.cache import AssumedDevices, NodeDevic
 from koord.scheduler.plugins.device_share.device_amounts import NO_DEVICE_AMOUNTS, DeviceAmounts, add, build_scorer
 from koord.scheduler.plugins.device_share.device_columns import DeviceColumns
 from koord.scheduler.plugins.device_share.node_devices import NodeDevices
-from koord.scheduler.plugins.device_share.node_evaluator import NodeDeviceFilter, NodeDeviceScorer
+from koord.scheduler.plugins.device_share.node_evaluator import (
+    RESTRICTED,
+    DeviceTrial,
+    NodeDeviceFilter,
+    NodeDeviceScorer,
+)
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
 from koord.scheduler.plugins.device_share.request import GpuTemplates
-from koord.scheduler.plugins.device_share.trial import RESTRICTED, DeviceTrial
 from koord.values.bitmask import BitMask
 
 

@@ -12,14 +12,14 @@ from koord.api.koordinator.resource_name import GPU_MEMORY
 from koord.scheduler.plugins.device_share import refusal
 from koord.scheduler.plugins.device_share.device_amounts import Amounts, DeviceScorer, pooled_score
 from koord.scheduler.plugins.device_share.inventory import FULL_CARD_PERCENT, Card, CardVirtualFunction, DeviceInventory
-from koord.scheduler.plugins.device_share.request import DeviceDemand, DeviceTypeHint
-from koord.scheduler.plugins.device_share.usable_devices import (
+from koord.scheduler.plugins.device_share.node_devices import (
     NO_CONSTRAINTS,
     DeviceConstraints,
     DeviceLedger,
     UsableDevices,
     usable_devices,
 )
+from koord.scheduler.plugins.device_share.request import DeviceDemand, DeviceTypeHint
 
 
 class DeviceTypeRequest(msgspec.Struct, frozen=True, kw_only=True):

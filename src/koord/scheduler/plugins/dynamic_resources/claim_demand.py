@@ -21,7 +21,7 @@ from koord.api.kubernetes.dynamic_resources import (
 )
 from koord.api.model import encode
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
-from koord.scheduler.plugins.dynamic_resources.selector_program import SelectorProgram, selector_program
+from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import SelectorProgram, selector_program
 
 ALL_MODE = "All"
 EXACT_COUNT_MODE = "ExactCount"

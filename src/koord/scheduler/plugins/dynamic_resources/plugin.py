@@ -36,21 +36,24 @@ from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Codes, Plugin, ScoreNormaliser, Scores
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import SKIP, Fault, Reject, Skip, unresolvable
-from koord.scheduler.plugins.dynamic_resources import claim_status
-from koord.scheduler.plugins.dynamic_resources.allocation_result import allocation_result
+from koord.scheduler.plugins.dynamic_resources import claim_cache
 from koord.scheduler.plugins.dynamic_resources.allocator import (
     AllocationRefusal,
     AllocatorFeatures,
     ClaimAllocation,
     allocate,
+    allocation_result,
     devices_by_id,
     preference_score,
 )
-from koord.scheduler.plugins.dynamic_resources.claim_cache import ClaimCache, PendingAllocation
+from koord.scheduler.plugins.dynamic_resources.claim_cache import ClaimCache, ClaimedCards, PendingAllocation
 from koord.scheduler.plugins.dynamic_resources.claim_demand import MAX_ALTERNATIVES, ClaimDemand, ClaimDemands
-from koord.scheduler.plugins.dynamic_resources.claimed_cards import ClaimedCards
-from koord.scheduler.plugins.dynamic_resources.demand_verdicts import DemandVerdicts
-from koord.scheduler.plugins.dynamic_resources.device_patterns import DevicePatterns, PatternNames, names_of_demands
+from koord.scheduler.plugins.dynamic_resources.device_patterns import (
+    DemandVerdicts,
+    DevicePatterns,
+    PatternNames,
+    names_of_demands,
+)
 from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import ResourceSliceCache
 from koord.scheduler.plugins.node_affinity import node_terms_mask
 from koord.values.duration import parse_seconds
@@ -161,7 +164,7 @@ class DynamicResources(Plugin):
         meta = claim.metadata
         if claim.status.allocation is not None:
             is_released = (meta.uid, pod.uid) in self._cache.releasing
-            return meta.uid, meta.resource_version, claim_status.is_reserved_for(claim, pod.uid), is_released
+            return meta.uid, meta.resource_version, claim_cache.is_reserved_for(claim, pod.uid), is_released
         if self._cache.pending(meta.uid) is not None:
             return meta.uid, "pending"
         demand = self._demands.demand_of(claim)
@@ -253,11 +256,11 @@ class DynamicResources(Plugin):
         """Return why an existing claim cannot be used by the pod now."""
         if claim.status.allocation is None:
             if self._cache.pending(claim.metadata.uid) is not None:
-                return unresolvable(f"resource claim {claim_status.key(claim)} is in the process of being allocated")
+                return unresolvable(f"resource claim {claim_cache.key(claim)} is in the process of being allocated")
             return None
         if (claim.metadata.uid, pod.uid) in self._cache.releasing:
-            return unresolvable(f"resource claim {claim_status.key(claim)} is in the process of being released")
-        usable = claim_status.has_room(claim) or claim_status.is_reserved_for(claim, pod.uid)
+            return unresolvable(f"resource claim {claim_cache.key(claim)} is in the process of being released")
+        usable = claim_cache.has_room(claim) or claim_cache.is_reserved_for(claim, pod.uid)
         return None if usable else unresolvable(CLAIM_IN_USE)
 
     # Nodes -------------------------------------------------------------------------------------------------------
@@ -311,7 +314,7 @@ class DynamicResources(Plugin):
         if refusal.claim >= 0:
             found = self._claims_of_pod(pod)
             unallocated = [] if isinstance(found, Reject) else [c for c in found if c.status.allocation is None]
-            about = claim_status.key(unallocated[refusal.claim]) if refusal.claim < len(unallocated) else ""
+            about = claim_cache.key(unallocated[refusal.claim]) if refusal.claim < len(unallocated) else ""
             words = f"claim {about}{words}"
         return Fault(words) if refusal.is_error else unresolvable(words)
 
@@ -344,7 +347,7 @@ class DynamicResources(Plugin):
         claim = self._claim_to_deallocate(pod, refused) if kept.terms else None
         if claim is None:
             return PostFilterRejection((STILL_NOT_SCHEDULABLE,))
-        self._handle.actions.write_status(claim_status.deallocation(claim, pod.uid))
+        self._handle.actions.write_status(claim_cache.deallocation(claim, pod.uid))
         return PostFilterRejection((DEALLOCATED,))
 
     def _claim_to_deallocate(self, pod: PodInfo, refused: PostFilterContext) -> ResourceClaim | None:
@@ -355,7 +358,7 @@ class DynamicResources(Plugin):
         nodes = [node.node for name in names if (node := self._handle.state.node(name)) is not None]
         for claim in found:
             selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
-            if selector is None or not claim_status.is_used_by_nobody_but(claim, pod.uid):
+            if selector is None or not claim_cache.is_used_by_nobody_but(claim, pod.uid):
                 continue
             terms = NodeTerms(selector)
             if any(node is not None and not terms.matches(node) for node in nodes):
@@ -397,11 +400,11 @@ class DynamicResources(Plugin):
             return found
         writes: list[verdict.StatusWrite] = []
         for claim in found:
-            if claim_status.is_reserved_for(claim, pod.uid):
+            if claim_cache.is_reserved_for(claim, pod.uid):
                 continue
             pending = self._cache.pending(claim.metadata.uid)
             result = pending.result if pending is not None and pending.pod_uid == pod.uid else None
-            writes.append(claim_status.reservation(claim, pod, result, self._note_written))
+            writes.append(claim_cache.reservation(claim, pod, result, self._note_written))
         return verdict.PreBindActions(status_writes=tuple(writes)) if writes else None
 
     def _note_written(self, written: ResourceClaim) -> None:
@@ -419,10 +422,10 @@ class DynamicResources(Plugin):
                 continue
             undone = self._cache.undo(shown.metadata.uid, pod.uid)
             if undone is not None:
-                before = claim_status.as_allocated(undone.claim)
+                before = claim_cache.as_allocated(undone.claim)
                 self._handle.actions.publish_event(ObjectEvent(_CLAIM_CHANGED, before, undone.claim))
             claim = self._cache.latest(shown)
-            if claim_status.is_reserved_for(claim, pod.uid):
+            if claim_cache.is_reserved_for(claim, pod.uid):
                 self._release(pod, claim)
 
     def _release(self, pod: PodInfo, claim: ResourceClaim) -> None:
@@ -441,7 +444,7 @@ class DynamicResources(Plugin):
             self._cache.releasing.discard(pair)
             self._handle.actions.publish_event(ObjectEvent(_CLAIM_CHANGED, None, claim))
 
-        self._handle.actions.write_status(claim_status.release(claim, pod.uid, on_written, on_failed))
+        self._handle.actions.write_status(claim_cache.release(claim, pod.uid, on_written, on_failed))
 
     # Claims ------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from koord.scheduler.cache.node_table import NodeTable
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod, is_terminal
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.plugins.elastic_quota import quota_events
+from koord.scheduler.plugins.elastic_quota import admission
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
@@ -130,7 +130,7 @@ class ElasticQuotaCache:
         self._manager.count_placements()
         total = self._total.refresh()
         if total is not None:
-            self._manager.handle(quota_events.ClusterTotalChanged(total))
+            self._manager.handle(admission.ClusterTotalChanged(total))
         return self._manager
 
     def quota_pod(self, pod: PodInfo) -> QuotaPod:
@@ -173,7 +173,7 @@ class ElasticQuotaCache:
     def record_refusal(self, pod: PodInfo, refusal: QuotaRefusal, at: float) -> None:
         """Record a refusal with the quota that the pod belongs to, whichever parent quota was exhausted."""
         quota = self._manager.quota_of_pod(self.quota_pod(pod)) or refusal.quota
-        self._manager.handle(quota_events.QuotaPodRefused(pod.key, quota, refusal, at))
+        self._manager.handle(admission.QuotaPodRefused(pod.key, quota, refusal, at))
 
     def _on_quota_timed(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
         started = 0.0 if self.timer is None else self.timer.now()
@@ -193,27 +193,27 @@ class ElasticQuotaCache:
         key = (shown.metadata.namespace, shown.metadata.name)
         self.invalid_quotas.pop(key, None)
         if new is None:
-            self._manager.handle(quota_events.QuotaDeleted(*key))
+            self._manager.handle(admission.QuotaDeleted(*key))
             return
         try:
             quota = QuotaDefinition.from_elastic_quota(new)
         except QuantityError as error:
             self.invalid_quotas[key] = str(error)
-            self._manager.handle(quota_events.QuotaDeleted(*key))
+            self._manager.handle(admission.QuotaDeleted(*key))
             return
-        self._manager.handle(quota_events.QuotaUpdated(quota))
+        self._manager.handle(admission.QuotaUpdated(quota))
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         released = False
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             self._ignored.discard(old.metadata.uid)
-            released = bool(self._manager.handle(quota_events.QuotaPodRemoved(old.metadata.uid)))
+            released = bool(self._manager.handle(admission.QuotaPodRemoved(old.metadata.uid)))
         if new is not None:
             gone = is_terminal(new) or self._ignores(new)
             info = None if gone else self._state.pod_info(new)
-            event: quota_events.QuotaEvent = quota_events.QuotaPodRemoved(new.metadata.uid)
+            event: admission.QuotaEvent = admission.QuotaPodRemoved(new.metadata.uid)
             if info is not None and counts_towards_quota(info):
-                event = quota_events.QuotaPodUpdated(quota_pod_from(info, with_overhead=self.with_overhead))
+                event = admission.QuotaPodUpdated(quota_pod_from(info, with_overhead=self.with_overhead))
             released = bool(self._manager.handle(event)) or released
         released = self._end_grace_periods() or released
         if released and self.on_quota_released is not None:
@@ -242,7 +242,7 @@ class ElasticQuotaCache:
             _, uid = heappop(self._grace_ends)
             if uid in self._manager.pods:
                 self._ignored.add(uid)
-                released = bool(self._manager.handle(quota_events.QuotaPodRemoved(uid))) or released
+                released = bool(self._manager.handle(admission.QuotaPodRemoved(uid))) or released
         return released
 
     def _on_placement(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
@@ -253,7 +253,7 @@ class ElasticQuotaCache:
         started = 0.0 if timer is None else timer.now()
         listed = self._pods.get(pod.namespace, pod.name)
         if listed is None or listed.metadata.uid != uid or is_terminal(listed):
-            manager.handle(quota_events.QuotaPodRemoved(uid))
+            manager.handle(admission.QuotaPodRemoved(uid))
         else:
             manager.forget_pod(uid)
         if timer is not None:
@@ -271,7 +271,7 @@ class ElasticQuotaCache:
         """Count a placed pod that the list of pods has not shown yet."""
         pod = self._state.placed_pod(uid)
         if pod is not None and counts_towards_quota(pod) and uid not in self._ignored:
-            self._manager.handle(quota_events.QuotaPodUpdated(quota_pod_from(pod, with_overhead=self.with_overhead)))
+            self._manager.handle(admission.QuotaPodUpdated(quota_pod_from(pod, with_overhead=self.with_overhead)))
             self._manager.assume_pod(uid)
 
 

@@ -20,8 +20,13 @@ from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.scheduler.controller import SchedulerController, SchedulerControllerContext
 from koord.scheduler.evictor import victim_record
-from koord.scheduler.plugins.elastic_quota import victims
-from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
+from koord.scheduler.plugins.elastic_quota.plugin import (
+    ElasticQuotaPlugin,
+    OveruseState,
+    observe_overuse,
+    overused_quotas,
+    select_revoked_pods,
+)
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.elastic_quota.report import decide_status_patch, quota_figures
 from koord.scheduler.plugins.elastic_quota.tree import BUILTIN_QUOTAS
@@ -116,18 +121,18 @@ class QuotaOverUsedRevokeController:
         self._enabled = args.monitor_all_quotas is True and plugin.quota_cache.rules.limits_by_runtime
         self._delay_s = duration.parse_seconds(args.delay_evict_time or "120s")
         self._interval_s = duration.parse_seconds(args.revoke_pod_interval or "1s")
-        self._watch = victims.OveruseState({})
+        self._watch = OveruseState({})
 
     async def run(self) -> None:
         """Check all quotas periodically; a new leader starts timing anew, because it did not see what was before."""
-        self._watch = victims.OveruseState({})
+        self._watch = OveruseState({})
         while self._enabled:
             await self.reconcile()
             await self._clock.sleep(self._interval_s)
 
     async def reconcile(self) -> None:
-        over = victims.overused_quotas(self._cache.manager)
-        self._watch = victims.observe_overuse(self._watch, over, self._clock.monotonic(), self._delay_s)
+        over = overused_quotas(self._cache.manager)
+        self._watch = observe_overuse(self._watch, over, self._clock.monotonic(), self._delay_s)
         for quota in self._watch.due:
             await self._revoke_quota(quota)
 
@@ -145,7 +150,7 @@ class QuotaOverUsedRevokeController:
                 used = subtract_amounts(used, {name: n for name, n in quota_pod.requests.items() if name in used})
             elif self._evictor.serves_scheduler(pod.scheduler):
                 staying[pod.uid] = (pod, quota_pod)
-        leaving = victims.select_revoked_pods((quota_pod for _, quota_pod in staying.values()), used, entitled)
+        leaving = select_revoked_pods((quota_pod for _, quota_pod in staying.values()), used, entitled)
         for number, quota_pod in enumerate(leaving, 1):
             pod = staying[quota_pod.uid][0]
             record = msgspec.structs.replace(

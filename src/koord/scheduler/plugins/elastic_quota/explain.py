@@ -10,10 +10,9 @@ import msgspec
 from koord.api.koordinator.protocol import ROOT_QUOTA
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
+from koord.scheduler.plugins.elastic_quota.admission import QuotaPodUpdated, QuotaRefusal
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
-from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodUpdated
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.elastic_quota.report import QuotaReport, quota_report, quota_reports
 from koord.scheduler.plugins.elastic_quota.tree import QuotaNode

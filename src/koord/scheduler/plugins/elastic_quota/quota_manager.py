@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA
 from koord.policy.quota import QuotaAddress, QuotaIndex
-from koord.scheduler.plugins.elastic_quota import quota_events
+from koord.scheduler.plugins.elastic_quota import admission
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal, check_admission
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.tree import DEFAULT_TREE, UNLIMITED, QuotaNode, QuotaTrees, quota_exists
@@ -79,7 +79,7 @@ class GroupQuotaManager:
         # Assumed pods of a built-in group that are not counted there yet: nothing depends on it before it is read.
         self._pending_used: list[tuple[_AddressPods, QuotaPod]] = []
         self._is_total_stale = True  # what is left for the default tree has changed
-        self._last_refusals: dict[str, quota_events.QuotaPodRefused] = {}
+        self._last_refusals: dict[str, admission.QuotaPodRefused] = {}
 
     @staticmethod
     def build(
@@ -90,45 +90,45 @@ class GroupQuotaManager:
         assumed: Iterable[str] = (),
     ) -> GroupQuotaManager:
         manager = GroupQuotaManager(rules)
-        manager.handle(quota_events.ClusterTotalChanged(total))
+        manager.handle(admission.ClusterTotalChanged(total))
         for quota in quotas:
-            manager.handle(quota_events.QuotaUpdated(quota))
+            manager.handle(admission.QuotaUpdated(quota))
         for pod in pods:
-            manager.handle(quota_events.QuotaPodUpdated(pod))
+            manager.handle(admission.QuotaPodUpdated(pod))
         for uid in assumed:
-            manager.handle(quota_events.QuotaPodAssumed(uid))
+            manager.handle(admission.QuotaPodAssumed(uid))
         return manager
 
     # -- changing
 
-    def handle(self, event: quota_events.QuotaEvent) -> Collection[str]:
+    def handle(self, event: admission.QuotaEvent) -> Collection[str]:
         """Apply the event; return the trees in which refused pods may pass now. The check tells exactly which."""
         eased: Collection[str] = ()
-        if not isinstance(event, quota_events.QuotaPodRefused):
+        if not isinstance(event, admission.QuotaPodRefused):
             self.version += 1
         match event:
-            case quota_events.QuotaUpdated(quota):
+            case admission.QuotaUpdated(quota):
                 eased = self._invalidate_trees(self._quota_index.upsert(quota))
-            case quota_events.QuotaDeleted(namespace, name):
+            case admission.QuotaDeleted(namespace, name):
                 eased = self._invalidate_trees(self._quota_index.remove(namespace, name))
                 if self._quota_index.get(name) is None:
                     self._last_refusals.pop(name, None)
-            case quota_events.QuotaPodUpdated(pod):
+            case admission.QuotaPodUpdated(pod):
                 eased = self._requested(pod)
-            case quota_events.QuotaPodAssumed(uid):
+            case admission.QuotaPodAssumed(uid):
                 self.assume_pod(uid)
-            case quota_events.QuotaPodForgotten(uid):
+            case admission.QuotaPodForgotten(uid):
                 eased = self.forget_pod(uid)
-            case quota_events.QuotaPodRemoved(uid):
+            case admission.QuotaPodRemoved(uid):
                 gone = self.pods.get(uid)
                 if gone is not None:
                     eased = self._trees_of(gone)
                     self._forget(gone)
-            case quota_events.ClusterTotalChanged(total):
+            case admission.ClusterTotalChanged(total):
                 eased = (DEFAULT_TREE,) if any(n > self._total.get(name, 0) for name, n in total.items()) else ()
                 self._total = total
                 self._is_total_stale = True
-            case quota_events.QuotaPodRefused():
+            case admission.QuotaPodRefused():
                 self._last_refusals[event.quota] = event
         return eased
 
@@ -337,7 +337,7 @@ class GroupQuotaManager:
         pod = self.pods.get(uid)
         return pod is not None and self._is_assigned(pod)
 
-    def last_refusal(self, quota: str) -> quota_events.QuotaPodRefused | None:
+    def last_refusal(self, quota: str) -> admission.QuotaPodRefused | None:
         return self._last_refusals.get(quota)
 
     def pods_of(self, quota: str) -> Iterator[QuotaPod]:

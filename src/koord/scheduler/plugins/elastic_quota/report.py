@@ -16,7 +16,7 @@ from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.api.koordinator import protocol
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.pod_resources import resource_amounts
-from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodRefused
+from koord.scheduler.plugins.elastic_quota.admission import QuotaPodRefused
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.elastic_quota.tree import QuotaNode, QuotaTree, QuotaTrees
 from koord.values.resources import Amounts, Counts, nonzero, to_resource_list

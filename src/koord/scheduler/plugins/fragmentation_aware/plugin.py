@@ -15,9 +15,8 @@ from koord.api.koordinator import scheduling as wire
 from koord.api.koordinator.custom_kinds import DEVICES
 from koord.api.koordinator.resource_name import CPU, GPU_MEMORY_RATIO
 from koord.policy.node_match import RequiredNodeAffinity
-from koord.scheduler.cache.columns import grow_array
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.cache.node_table import ALL_ROWS, NodeTable, Rows
+from koord.scheduler.cache.node_table import ALL_ROWS, NodeTable, Rows, grow_array
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
 from koord.scheduler.framework.cycle_state import CycleState
@@ -27,8 +26,7 @@ from koord.scheduler.framework.verdict import CLUSTER
 from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
 from koord.scheduler.plugins.device_share.node_devices import NodeDevices
 from koord.scheduler.plugins.fragmentation_aware import fragmentation
-from koord.scheduler.plugins.fragmentation_aware.fgd import FgdScorer, Ints
-from koord.scheduler.plugins.fragmentation_aware.fragmentation import GpuPodShape, TypicalPod
+from koord.scheduler.plugins.fragmentation_aware.fragmentation import FgdScorer, GpuPodShape, Ints, TypicalPod
 from koord.scheduler.plugins.node_affinity import node_affinity_mask
 
 _INITIAL_CARD_SLOTS = 8

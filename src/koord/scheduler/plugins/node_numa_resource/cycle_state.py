@@ -21,7 +21,7 @@ from koord.scheduler.plugins.node_numa_resource.demand import NumaDemand
 from koord.scheduler.plugins.node_numa_resource.ledger import Amounts, NumaAllocation, NumaLedger
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, amplify
-from koord.scheduler.plugins.node_resources.resource_allocation import ScoredResource, present_resources
+from koord.scheduler.plugins.node_resources.allocation_columns import ScoredResource, present_resources
 from koord.values.resources import sum_amounts
 
 PASSES = 0

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from koord.api.annotations.cpu_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS
-from koord.scheduler.cache.columns import grow_array
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.cache.node_table import Bools, Ints, NodeTable, Rows
+from koord.scheduler.cache.node_table import Bools, Ints, NodeTable, Rows, grow_array
 from koord.scheduler.framework.plugin import Codes
 from koord.scheduler.plugins.node_numa_resource.available import free_cpu_pool
 from koord.scheduler.plugins.node_numa_resource.cache import (

@@ -19,7 +19,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import MAX_SCORE, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Skip
-from koord.scheduler.plugins.node_resources import resource_allocation
+from koord.scheduler.plugins.node_resources import allocation_columns
 from koord.scheduler.plugins.node_resources.allocation_columns import AllocationColumns
 
 Floats = npt.NDArray[np.float64]
@@ -33,10 +33,10 @@ class BalancedAllocation(Plugin):
         """Take arguments that are already defaulted."""
         self._resources = args.resources
 
-    def _scored_resources(self, cycle: CycleState, pod: PodInfo) -> tuple[resource_allocation.ScoredResource, ...]:
+    def _scored_resources(self, cycle: CycleState, pod: PodInfo) -> tuple[allocation_columns.ScoredResource, ...]:
         known = cycle.plugin_data.get(self.name)
         if known is None:
-            known = resource_allocation.scored_resources(self._resources, pod.requests, nonzero=False)
+            known = allocation_columns.scored_resources(self._resources, pod.requests, nonzero=False)
             cycle.write(self.name, known)
         assert isinstance(known, tuple)
         return known
@@ -48,7 +48,7 @@ class BalancedAllocation(Plugin):
     def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
         fractions = [
             min(used / capacity, 1.0)
-            for capacity, used, _ in resource_allocation.present_resources(self._scored_resources(cycle, pod), node)
+            for capacity, used, _ in allocation_columns.present_resources(self._scored_resources(cycle, pod), node)
         ]
         return int((1 - _deviation(fractions)) * MAX_SCORE)
 

@@ -18,15 +18,14 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod_resources import is_extended_resource, nonzero_requests
 from koord.scheduler.cache.node_info import PODS_RESOURCE, NodeInfo, node_allocatable
 from koord.scheduler.cache.node_table import NodeTable, Rows
-from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.cache.pod_shape import PodShape
+from koord.scheduler.cache.pod_info import PodInfo, PodShape
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import MAX_SCORE, Codes, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, Fault, PreFilterResult, Reject, Skip
-from koord.scheduler.plugins.node_resources.allocation_columns import AllocationColumns
-from koord.scheduler.plugins.node_resources.resource_allocation import (
+from koord.scheduler.plugins.node_resources.allocation_columns import (
     BUILT_IN,
+    AllocationColumns,
     ScoredResource,
     is_counted,
     present_resources,

@@ -13,13 +13,12 @@ from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.kubernetes.pod_resources import DEFAULT_CPU_REQUEST, DEFAULT_MEMORY_REQUEST, resource_amounts
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
-from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_info import PodInfo, PodShape
 from koord.scheduler.cache.pod_model import SchedulerContainer
-from koord.scheduler.cache.pod_shape import PodShape
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import MAX_SCORE, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Skip
-from koord.scheduler.plugins.node_resources.resource_allocation import ScoredResource
+from koord.scheduler.plugins.node_resources.allocation_columns import ScoredResource
 from koord.values.resources import accumulate
 
 _DEFAULT_REQUESTS = resource_amounts({CPU: DEFAULT_CPU_REQUEST, MEMORY: DEFAULT_MEMORY_REQUEST})

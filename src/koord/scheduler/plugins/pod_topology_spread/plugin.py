@@ -23,8 +23,8 @@ from koord.scheduler.framework.scoring import FeasibleNodes
 from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, PreFilterResult, Reject, Skip
 from koord.scheduler.plugins.node_filters import without_times
 from koord.scheduler.plugins.pod_topology_spread import constraint
+from koord.scheduler.plugins.pod_topology_spread.constraint import OwnerSelectors
 from koord.scheduler.plugins.pod_topology_spread.filter import REJECTIONS, SpreadFilterState
-from koord.scheduler.plugins.pod_topology_spread.owners import OwnerSelectors
 from koord.scheduler.plugins.pod_topology_spread.score import SpreadScoreNormaliser, SpreadScoreState
 
 

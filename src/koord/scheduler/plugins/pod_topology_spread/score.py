@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from koord.scheduler.cache.cluster_state import TopologyDomainIndex
 from koord.scheduler.cache.node_table import Bools, NodeTable, RowList, Rows
-from koord.scheduler.cache.pod_shape import PodShape
+from koord.scheduler.cache.pod_info import PodShape
 from koord.scheduler.cache.selector_counts import SelectorCounts
 from koord.scheduler.framework.plugin import MAX_SCORE, ScoreNormaliser, Scores
 from koord.scheduler.plugins.pod_topology_spread.constraint import PodSpread
-from koord.scheduler.plugins.pod_topology_spread.domain_counts import CountedNodes, DomainCounts
+from koord.scheduler.plugins.pod_topology_spread.filter import CountedNodes, DomainCounts
 
 Floats = npt.NDArray[np.floating]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koord.scheduler.cache.pod_shape import HostPort
+from koord.scheduler.cache.pod_info import HostPort
 from koord.scheduler.plugins.reservation.cache import ReservationCache
 from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage
 from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, json_reply

@@ -40,8 +40,10 @@ from koord.scheduler.plugins.volumes.pod_volumes import (
     provision_on_node,
     storage_class_of,
 )
-from koord.scheduler.plugins.volumes.provisioning import CANNOT_PROVISION, NO_CAPACITY, ProvisioningCheck
 from koord.scheduler.plugins.volumes.pv_matcher import (
+    CANNOT_PROVISION,
+    NO_CAPACITY,
+    ProvisioningCheck,
     PvIndex,
     PvMatcher,
     claim_selector,

@@ -12,9 +12,9 @@ from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
 from koord.manager.configuration.watcher import SloControllerConfig
-from koord.manager.controllers.noderesource.controller import NodeResourceController
+from koord.manager.controllers.noderesource import NodeResourceController
 from koord.manager.feature_gates import MANAGER_GATES
-from tests.manager.controllers.noderesource.noderesource_harness import ON, NodeResourceHarness, Plain, run_in_harness
+from tests.manager.controllers.noderesource_harness import ON, NodeResourceHarness, Plain, run_in_harness
 
 MID_CPU = "kubernetes.io/mid-cpu"
 ORIGIN = "node.koordinator.sh/originExtendedAllocatable"

@@ -9,7 +9,7 @@ from koord.api.koordinator.custom_kinds import DEVICES, NODE_METRICS, NODE_RESOU
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.kube.transport.api_error import ApiError
 from koord.manager.colocation.node_patch import decide_node_patch
-from tests.manager.controllers.noderesource.noderesource_harness import ON, NodeResourceHarness, run_in_harness
+from tests.manager.controllers.noderesource_harness import ON, NodeResourceHarness, run_in_harness
 
 NAMES = ("n0", "n1")
 RDMA = {"type": "rdma", "minor": 0, "health": True}

@@ -17,7 +17,7 @@ from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, WatchStream
 from koord.manager.configuration.watcher import SloControllerConfig
-from koord.manager.controllers.noderesource.controller import NodeResourceController
+from koord.manager.controllers.noderesource import NodeResourceController
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.reconcile_loop import ManagerContext, ManagerSettings
 from koord.telemetry.clock import LoopClock, run_virtual

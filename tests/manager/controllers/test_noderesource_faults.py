@@ -11,7 +11,7 @@ from koord.api.koordinator.custom_kinds import DEVICES, NODE_METRICS, NODE_RESOU
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, UnstructuredBody
-from tests.manager.controllers.noderesource.noderesource_harness import ON, NodeResourceHarness, run_in_harness
+from tests.manager.controllers.noderesource_harness import ON, NodeResourceHarness, run_in_harness
 
 ZONES = ({"cpu": "50", "memory": "60G"}, {"cpu": "50", "memory": "60G"})
 NODE_STATUS = "/api/v1/nodes/n1/status"

@@ -1,7 +1,12 @@
-"""This module is `koord node hooks`: how the hooks of a node are connected, and what each does and failed at."""
+"""This module asks the agent of a node about itself.
+
+`koord node capabilities` shows every kernel file that strategies use, and whether it works on the node; `koord node
+hooks` shows how the hooks are connected, and what each does and failed at.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -9,11 +14,26 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from koord.cli import cluster_access, koordlet_access, printing
-from koord.cli.koordlet_access import HOOKS_PATH, KoordletAddress
+from koord.api.koordinator.resource_name import CPU
+from koord.api.kubernetes.builtin_kinds import NODES
+from koord.api.kubernetes.pod_resources import resource_amounts
+from koord.cli import cluster_access, printing
+from koord.cli.cluster_access import HOOKS_PATH, KoordletAddress
 from koord.cli.printing import plain_table, print_result
-from koord.koordlet.hook_status import HookConnection, HooksStatus, HookStatus
+from koord.host.capability import probe_capabilities as probed
+from koord.host.cgroup import knob
+from koord.host.cgroup.detection import LayoutNotDetected, open_tree
+from koord.host.filesystem import Host, HostPaths, strip_trailing_slashes
+from koord.koordlet.agent_status import HookConnection, HooksStatus, HookStatus
+from koord.koordlet.reporters.builders.node_conditions import (
+    PREFIX,
+    CapabilityRow,
+    capability_rows,
+    recommended_suppress_policy,
+)
+from koord.koordlet.settings import PORT
 from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import ApiError
 from koord.telemetry.clock import Clock, now
 from koord.values import timestamp
 
@@ -21,6 +41,89 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from koord.cli.terminal import PlainTable
+
+
+@click.command()
+@click.argument("name", required=False, default="")
+@click.option("--koordlet-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where koordlet runs.")
+@click.option("--koordlet-port", default=PORT, show_default=True, help="The port of its --addr.")
+@click.option("--cgroup-root", default="", help="Without NAME: where cgroups are mounted on this machine.")
+@click.option("--look-only", is_flag=True, help="Without NAME: write nothing, so that files that are there count.")
+@cluster_access.output_option
+@cluster_access.cluster_options
+def capabilities(
+    name: str,
+    koordlet_namespace: str,
+    koordlet_port: int,
+    cgroup_root: str,
+    look_only: bool,
+    output: str,
+    kubeconfig: str,
+    context: str,
+) -> None:
+    """List which kernel files work on node NAME, asked of its koordlet; without NAME, on this machine.
+
+    supported: it took its own value. degraded: with a difference that HOW tells. off: it is not there. rejected: it is
+    there and refuses.
+    """
+    if not name:
+        found = local_capabilities(cgroup_root, look_only)
+        print_result(found, output, lambda out: print_capabilities(out, found, os.cpu_count()))
+        return
+
+    async def main(client: Client, clock: Clock) -> None:
+        found = await node_capabilities(client, name, koordlet_namespace, koordlet_port)
+        node = await client.get(NODES, name)
+        cpus = None if isinstance(node, ApiError) else resource_amounts(node.status.capacity).get(CPU, 0) // 1000
+        print_result(found, output, lambda out: print_capabilities(out, found, cpus or None))
+
+    cluster_access.run_with_client(main, kubeconfig, context)
+
+
+def local_capabilities(cgroup_root: str, look_only: bool) -> list[CapabilityRow]:
+    paths = (
+        strip_trailing_slashes(msgspec.structs.replace(HostPaths(), cgroup=cgroup_root)) if cgroup_root else HostPaths()
+    )
+    tree = open_tree(Host.local(paths))
+    if isinstance(tree, LayoutNotDetected):
+        cluster_access.fail(str(tree))
+    return capability_rows(probed(tree, probe=not look_only))
+
+
+async def node_capabilities(client: Client, name: str, namespace: str, port: int) -> list[CapabilityRow]:
+    """Return the capabilities from the agent itself; while it does not answer, what it last wrote to the Node."""
+    simulated = await cluster_access.ask_simulated_koordlet(client, name, "/apis/v1/capabilities")
+    if isinstance(simulated, dict):
+        return msgspec.convert(simulated["capabilities"], list[CapabilityRow])
+    agents = await cluster_access.list_koordlets(client, namespace, name)
+    said = agents if isinstance(agents, str) else f"no koordlet runs on {name} in namespace {namespace}"
+    for agent in [] if isinstance(agents, str) else agents:
+        answer = await cluster_access.ask_koordlet(client, agent, port, "/apis/v1/capabilities")
+        if isinstance(answer, dict):
+            return msgspec.convert(answer["capabilities"], list[CapabilityRow])
+        said = answer
+    node = await client.get(NODES, name)
+    if isinstance(node, ApiError):
+        cluster_access.fail(node.message)
+    told = [
+        CapabilityRow(knob=one.type.removeprefix(PREFIX), state=one.reason.lower(), how=one.message, strategies=())
+        for one in node.status.conditions
+        if one.type.startswith(PREFIX)
+    ]
+    if not told:
+        cluster_access.fail(f"nothing is known of {name}: {said}")
+    click.echo(f"koord: {said}; the Node's conditions say, by strategy:", err=True)
+    return told
+
+
+def print_capabilities(out: Console, found: list[CapabilityRow], cpus: int | None) -> None:
+    table = plain_table("FILE", "STATE", "ERRNO", "USED BY", "HOW")
+    for row in found:
+        table.add_row(row.knob, row.state, row.errno or "-", ", ".join(row.strategies) or "-", row.how)
+    out.print(table)
+    if any(row.knob == knob.CPUSET for row in found):  # a Node's conditions name strategies instead
+        out.print(recommended_suppress_policy(found, cpus))
+
 
 _TITLES = {"nri": "NRI", "proxy": "Proxy", "simulated": "Runtime"}
 _BY = {"nri": "NRI", "proxy": "proxy"}
@@ -36,7 +139,7 @@ class NodeHooks(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("name", metavar="[NODE]", required=False, default="")
-@koordlet_access.koordlet_options
+@cluster_access.koordlet_options
 @cluster_access.output_option
 @cluster_access.cluster_options
 def hooks(name: str, koordlet_namespace: str, koordlet_port: int, output: str, kubeconfig: str, context: str) -> None:
@@ -60,8 +163,8 @@ def hooks(name: str, koordlet_namespace: str, koordlet_port: int, output: str, k
 
 async def node_hooks(client: Client, name: str, address: KoordletAddress) -> NodeHooks:
     """Return the hooks of one node; end the command where nobody tells of them."""
-    node = await koordlet_access.get_node(client, name)
-    answer = await koordlet_access.ask_agent(client, node, address, HOOKS_PATH)
+    node = await cluster_access.get_node(client, name)
+    answer = await cluster_access.ask_agent(client, node, address, HOOKS_PATH)
     if isinstance(answer, str):
         cluster_access.fail(answer)
     return NodeHooks(node=name, hooks=msgspec.convert(answer, HooksStatus))
@@ -69,7 +172,7 @@ async def node_hooks(client: Client, name: str, address: KoordletAddress) -> Nod
 
 async def all_hooks(client: Client, address: KoordletAddress) -> list[NodeHooks]:
     """Return the hooks of all nodes, by name; end the command where no agent answers at all."""
-    answers = await koordlet_access.ask_all_agents(client, address, HOOKS_PATH, HooksStatus)
+    answers = await cluster_access.ask_all_agents(client, address, HOOKS_PATH, HooksStatus)
     return [
         NodeHooks(node=name, problem=answer) if isinstance(answer, str) else NodeHooks(node=name, hooks=answer)
         for name, answer in answers

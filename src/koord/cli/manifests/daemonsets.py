@@ -1,24 +1,29 @@
-"""This module makes the DaemonSet of koordlet: on every node, with the machine's own files mounted where its
-flags expect them. It runs as root and privileged, since it writes other groups' kernel files.
+"""This module makes the DaemonSets of an installation.
+
+koordlet runs on every node, with the machine's own files mounted where its flags expect them. It runs as root and
+privileged, since it writes other groups' kernel files. koord-device-daemon has the machine's root directory, whose
+tools it runs, and no rights at the API server, which it does not talk to.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Literal
 
 from koord.api.config.gates import parse_feature_gates
 from koord.api.model import Obj
 from koord.cli.manifests.cluster_objects import LABELS
+from koord.devicedaemon.settings import HOST_ROOT, OUTPUT_FILE
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.koordlet.pod_resources.settings import FOLDER as POD_RESOURCES_FOLDER
 from koord.koordlet.settings import PORT
 
-NAME = "koordlet"
+KOORDLET = "koordlet"
 APP = "koord-app"
 RESTORE, SAFE_MODE = "restore", "--safe-mode"  # the container that undoes what agents wrote; the flag to write nothing
-RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}}
+KOORDLET_RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}}
 # Name, place on the machine, place in the pod, whether it is only read.
 MOUNTS: tuple[tuple[str, str, str, bool], ...] = (
     ("host-cgroup-root", "/sys/fs/cgroup", "/host-cgroup", False),
@@ -80,7 +85,7 @@ def koordlet_objects(
         *(mount for gate, mount in GATE_MOUNTS.items() if enabled.get(gate)),
     )
     container: Obj = {
-        "name": NAME,
+        "name": KOORDLET,
         "image": image,
         "command": ["koordlet"],
         "args": [
@@ -102,12 +107,12 @@ def koordlet_objects(
             "periodSeconds": 10,
             "failureThreshold": 6,
         },
-        "resources": RESOURCES,
+        "resources": KOORDLET_RESOURCES,
         "securityContext": {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True},
         "volumeMounts": [_mount(name, inside, read_only) for name, _, inside, read_only in mounts],
     }
     spec: Obj = {
-        "serviceAccountName": NAME,
+        "serviceAccountName": KOORDLET,
         "automountServiceAccountToken": True,  # bound to the pod, renewed by the kubelet
         "priorityClassName": "system-node-critical",
         "hostNetwork": True,
@@ -126,18 +131,18 @@ def koordlet_objects(
     }
     if restores:
         spec["initContainers"] = [restoring_container(container)]
-    labels = {**LABELS, APP: NAME}
+    labels = {**LABELS, APP: KOORDLET}
     # The proxy would wait for the hooks of the pod that serves them.
     pod_labels = {**labels, "runtimeproxy.koordinator.sh/skip-hookserver": "true"}
     return [
         {
             "apiVersion": "apps/v1",
             "kind": "DaemonSet",
-            "metadata": {"name": NAME, "namespace": namespace, "labels": labels},
+            "metadata": {"name": KOORDLET, "namespace": namespace, "labels": labels},
             "spec": {
                 "minReadySeconds": 10,
                 "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "20%"}},
-                "selector": {"matchLabels": {APP: NAME}},
+                "selector": {"matchLabels": {APP: KOORDLET}},
                 "template": {"metadata": {"labels": pod_labels}, "spec": spec},
             },
         }
@@ -149,7 +154,7 @@ def restoring_container(agent: Obj) -> Obj:
     same = ("image", "imagePullPolicy", "args", "resources", "securityContext", "volumeMounts")
     return {
         "name": RESTORE,
-        "command": [NAME, "restore"],
+        "command": [KOORDLET, "restore"],
         **{field: agent[field] for field in same if field in agent},
         "terminationMessagePolicy": "FallbackToLogsOnError",  # so that its pod says what could not be put back
     }
@@ -173,3 +178,52 @@ def _mount(name: str, inside: str, read_only: bool) -> Obj:
     if name == "host-sys-fs":  # resctrl, when the agent mounts it, must show on the machine
         mount["mountPropagation"] = "Bidirectional"
     return mount
+
+
+DEVICE_DAEMON = "koord-device-daemon"
+DEVICE_DAEMON_RESOURCES = {"requests": {"cpu": "0", "memory": "0"}, "limits": {"cpu": "200m", "memory": "256Mi"}}
+_FOLDER = os.path.dirname(OUTPUT_FILE)
+
+
+def device_daemon_objects(namespace: str, image: str) -> list[Obj]:
+    """Return the daemon's DaemonSet."""
+    container: Obj = {
+        "name": DEVICE_DAEMON,
+        "image": image,
+        "command": [DEVICE_DAEMON],
+        "args": ["--v=4"],
+        "resources": DEVICE_DAEMON_RESOURCES,
+        "securityContext": {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True},
+        "volumeMounts": [
+            {"name": "host-root", "mountPath": HOST_ROOT, "mountPropagation": "HostToContainer"},
+            {"name": "xpu-device-infos", "mountPath": _FOLDER},
+        ],
+    }
+    spec: Obj = {
+        "automountServiceAccountToken": False,
+        "priorityClassName": "system-node-critical",
+        "hostNetwork": True,
+        "hostPID": True,
+        "hostIPC": True,
+        "terminationGracePeriodSeconds": 30,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [container],
+        "volumes": [
+            {"name": "host-root", "hostPath": {"path": "/", "type": "Directory"}},
+            {"name": "xpu-device-infos", "hostPath": {"path": _FOLDER, "type": "DirectoryOrCreate"}},
+        ],
+    }
+    labels = {**LABELS, APP: DEVICE_DAEMON}
+    return [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": DEVICE_DAEMON, "namespace": namespace, "labels": labels},
+            "spec": {
+                "minReadySeconds": 10,
+                "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "20%"}},
+                "selector": {"matchLabels": {APP: DEVICE_DAEMON}},
+                "template": {"metadata": {"labels": labels}, "spec": spec},
+            },
+        }
+    ]
