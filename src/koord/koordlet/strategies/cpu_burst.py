@@ -130,8 +130,8 @@ SCALE_UP, SCALE_DOWN = 1.2, 0.8
 
 
 class BurstState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the strategy keeps of a container from tick to tick: the quota that it decided, and the quota of the limit
-    from which it started.
+    """BurstState is kept of a container from tick to tick: the quota that was decided, and the quota of the limit from
+    which the burst started.
     """
 
     base_us: int
