@@ -15,7 +15,7 @@ from koord.api.koordinator.slo import MemoryQOS
 from koord.host.cgroup import knob
 from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
-from koord.koordlet.strategies.cpu_burst import CpuBurstView, SharePool, SharePoolState, decide_cpu_burst
+from koord.koordlet.strategies.cpu_burst import BurstState, CpuBurstView, SharePool, SharePoolState, decide_cpu_burst
 from koord.koordlet.strategies.cpu_suppress import BeGroup, CpuSuppressView, decide_cpu_suppress
 from koord.koordlet.strategies.memory_qos import memory_high_bytes
 from koord.values.cpuset import CPUSet
@@ -57,6 +57,7 @@ def test_burst_second_by_second() -> None:
     box = ContainerMeta(name="c", id="containerd://c", group="p/c", running=True, requests=limits, limits=limits)
     ls: PodMeta = msgspec.structs.replace(pod("ls", LS, limits=limits, containers=(box,)), group="p")
     quota = 100_000
+    bursts: dict[str, BurstState] = {}
     story = [row for row in rows("cpu-burst.md") if row[0].isdecimal()]
     assert len(story) == 5
     for _, shared, throttled, expected in story:
@@ -69,8 +70,10 @@ def test_burst_second_by_second() -> None:
                 pods=(ls,),
                 quota_us={"p": quota, "p/c": quota},
                 throttled={"containerd://c": 0.5 if throttled == "yes" else 0.0},
+                bursts=bursts,
             )
         )
+        bursts = plan.state
         quota = int(dict(writes(plan, knob.CPU_QUOTA)).get("p/c", str(quota)))
         assert quota == int(expected)
 

@@ -112,16 +112,7 @@ def batch_text(milli: int, memory: str) -> str:
 class TestNormalization:
     """Each pod has one quota, whatever the policy of bursts is; without the ratio it is that of the spec."""
 
-    @pytest.mark.parametrize(
-        "policy",
-        [
-            "none",
-            "cpuBurstOnly",
-            # A fault of koordlet: a quota from before the ratio lies between the normalized limit and 300 % of it, so
-            # it is taken for a burst and stays while nothing is throttled (`_target` of strategies/cpu_burst.py).
-            pytest.param("auto", marks=pytest.mark.xfail(reason="bursts keep the quota from before the ratio")),
-        ],
-    )
+    @pytest.mark.parametrize("policy", ["none", "cpuBurstOnly", "auto"])
     def test_a_ratio_that_comes_changes_and_goes(self, site: Site, agent: Agent, policy: str) -> None:
         order(site.api, {**QUIET, "cpuBurstStrategy": {"policy": policy, "cpuBurstPercent": 100}})
         site.run(limited("ls"), limited("plain", qos=""), limited("two", 200, more=300), batch("be", 500, priority=""))

@@ -17,6 +17,7 @@ from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.cpu_burst import (
+    BurstState,
     BurstTokens,
     CpuBurstView,
     SharePool,
@@ -48,6 +49,7 @@ def view(
     policy: str = "auto",
     **changes: Any,
 ) -> CpuBurstView:
+    """A quota above the limit is a burst of the strategy's own, unless `bursts` says otherwise."""
     config = {name: changes.pop(name) for name in CPUBurst.__struct_fields__ if name in changes}
     seen = CpuBurstView(
         strategy=msgspec.structs.replace(DEFAULT, policy=policy, **config),
@@ -56,6 +58,7 @@ def view(
         pods=(ls_pod(),),
         quota_us={POD: now, BOX: now},
         throttled={} if throttled is None else {ID: throttled},
+        bursts={ID: BurstState(base_us=200_000, quota_us=now)},
     )
     return msgspec.structs.replace(seen, **changes)
 
@@ -205,10 +208,10 @@ def test_the_pods_own_word(text: str, quota: str) -> None:
 
 
 def test_without_a_node_slo_nothing_changes() -> None:
-    seen = msgspec.structs.replace(view(400_000), strategy=None, tokens={ID: BurstTokens(capacity=1, left=1, at_s=0)})
+    seen = msgspec.structs.replace(view(400_000), strategy=None)
     found = decide_cpu_burst(seen)
     assert found.effects == ()
-    assert found.state == seen.tokens
+    assert found.state == seen.bursts
 
 
 @pytest.mark.parametrize(
@@ -262,8 +265,16 @@ def test_limiter_without_an_account(percent: int | None, period: int | None, all
 
 
 def test_accounts_of_gone_containers_are_closed() -> None:
-    seen = view(cfs_quota_burst_period_seconds=60, tokens={"gone": BurstTokens(capacity=1, left=1, at_s=0)})
-    assert set(decide_cpu_burst(seen).state) == {ID}
+    tokens = BurstTokens(capacity=1, left=1, at_s=0)
+    gone = {"gone": BurstState(base_us=200_000, quota_us=200_000, tokens=tokens)}
+    assert set(decide_cpu_burst(view(cfs_quota_burst_period_seconds=60, bursts=gone)).state) == {ID}
+
+
+def test_an_account_is_kept_from_tick_to_tick() -> None:
+    seen = view(cfs_quota_burst_period_seconds=60, used_milli={ID: 3_000})
+    first = decide_cpu_burst(seen).state
+    second = decide_cpu_burst(msgspec.structs.replace(seen, bursts=first, now_s=101.0)).state
+    assert first[ID].tokens.left - second[ID].tokens.left == 50
 
 
 @pytest.mark.parametrize(

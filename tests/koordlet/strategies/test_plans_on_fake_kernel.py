@@ -28,7 +28,7 @@ from koord.koordlet.cgroup_writer.effects import FileEffect, WriteCgroup, WriteO
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.blkio import BlkioView, decide_blkio
-from koord.koordlet.strategies.cpu_burst import CpuBurstView, SharePool, SharePoolState, decide_cpu_burst
+from koord.koordlet.strategies.cpu_burst import BurstState, CpuBurstView, SharePool, SharePoolState, decide_cpu_burst
 from koord.koordlet.strategies.cpu_suppress import BeGroup, CpuSuppressView, decide_cpu_suppress
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.group_identity import SWITCH_OWNER, GroupIdentityView, decide_group_identity
@@ -87,6 +87,7 @@ def test_bursts_come_and_go_without_a_refusal(world: ExecutorFixture) -> None:
         (1, "idle", 0.0, "none"),
     ]
     seen_quotas = []
+    bursts: dict[str, BurstState] = {}
     for state, throttled, policy in (moment[1:] for moment in story for _ in range(moment[0])):
         plan = decide_cpu_burst(
             msgspec.structs.replace(
@@ -95,8 +96,10 @@ def test_bursts_come_and_go_without_a_refusal(world: ExecutorFixture) -> None:
                 throttled={"containerd://two": throttled},
                 quota_us=quota,
                 strategy=msgspec.structs.replace(DEFAULT_BURST, policy=policy),
+                bursts=bursts,
             )
         )
+        bursts = plan.state
         execute(world, plan)
         quota = {group: int(world.value(knob.CPU_QUOTA, group)) for group in quota}
         assert quota[LS_POD] == quota[LS_BOX]

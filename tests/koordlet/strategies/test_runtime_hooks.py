@@ -178,10 +178,11 @@ class TestPinnedPods:
 
 
 class TestNormalization:
-    def test_bursts_start_from_the_normalized_quota_and_nobody_fights(self, stage: RunnerFixture) -> None:
+    @pytest.mark.parametrize("policy", ["none", "cpuBurstOnly", "cfsQuotaBurstOnly", "auto"])
+    def test_bursts_start_from_the_normalized_quota_and_nobody_fights(self, stage: RunnerFixture, policy: str) -> None:
         for ratio, quota in ((1.2, 83_334), (2.0, 50_000), (None, 100_000), (1.2, 83_334)):
             for _ in range(3):
-                tick(stage, service_pod(), spec=burst_by("none"), node=faster(ratio))
+                tick(stage, service_pod(), spec=burst_by(policy), node=faster(ratio))
                 assert (stage.quota(LS_POD), stage.quota(LS_BOX)) == (quota, quota)
 
     def test_without_bursts_the_hook_writes_it(self, stage: RunnerFixture) -> None:
@@ -289,7 +290,7 @@ _STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("pods"), _PODS),
         st.tuples(st.just("ratio"), st.sampled_from([None, 1.2, 2.0])),
-        st.tuples(st.just("burst"), st.sampled_from(["none", "cpuBurstOnly"])),
+        st.tuples(st.just("burst"), st.sampled_from(["none", "cpuBurstOnly", "cfsQuotaBurstOnly", "auto"])),
         st.tuples(st.just("gates"), st.sampled_from([ALL_GATES, HOOKS, GATES, ALL_GATES - {"BatchResource"}])),
         st.tuples(st.just("wait"), st.integers(1, 12)),
     ),

@@ -1,8 +1,10 @@
 """The CPUBurst strategy: how far latency-sensitive containers may exceed their CPU limits for a while.
 
 There are two means: the kernel's burst buffer, and a quota that grows while a container is throttled and the shared
-CPUs have room. Both are computed from the limit in the spec; the present quota only says where the next step starts.
-How long a container may exceed its limit is limited with tokens that bursting spends and idling earns.
+CPUs have room. Both are computed from the limit in the spec and from the burst that this strategy itself allowed, never
+from the quota that a file happens to hold: a quota above the limit may as well be one from before a change of the limit
+or of the CPU normalization ratio. How long a container may exceed its limit is limited with tokens that bursting spends
+and idling earns.
 Policies other than those known restore everything.
 """
 
@@ -127,6 +129,16 @@ QUOTA_CAUSE = "CFSQuotaBurst"
 SCALE_UP, SCALE_DOWN = 1.2, 0.8
 
 
+class BurstState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """BurstState is kept of a container from tick to tick: the quota that was decided, and the quota of the limit from
+    which the burst started.
+    """
+
+    base_us: int
+    quota_us: int
+    tokens: BurstTokens | None = None  # None where no account is kept
+
+
 class CpuBurstView(msgspec.Struct, frozen=True, kw_only=True):
     """Quotas are by cgroup in microseconds; a missing group could not be read, and is left alone."""
 
@@ -137,7 +149,7 @@ class CpuBurstView(msgspec.Struct, frozen=True, kw_only=True):
     quota_us: Mapping[str, int] = {}
     throttled: Mapping[str, float] = {}  # last share of throttled periods, by container id
     used_milli: Mapping[str, int] = {}  # by container id
-    tokens: Mapping[str, BurstTokens] = {}  # as the last decision left them, by container id
+    bursts: Mapping[str, BurstState] = {}  # as the last decision left them, by container id
     # The kernel's own rule; some vendors' kernels take any burst.
     burst_within_quota: bool = True
     normalization_ratio: float = 1.0  # limits count that much less where CPUs are faster than the model
@@ -154,11 +166,11 @@ class _ContainerBurst(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def decide_cpu_burst(view: CpuBurstView) -> StrategyPlan:
-    """Decide quota and burst of every latency-sensitive container and its pod; the plan's state is the tokens."""
+    """Decide quota and burst of every latency-sensitive container and its pod; the plan's state is their bursts."""
     if view.strategy is None:
-        return StrategyPlan(why="no NodeSLO was seen yet", state=view.tokens)
+        return StrategyPlan(why="no NodeSLO was seen yet", state=view.bursts)
     effects: list[Effect] = []
-    tokens: dict[str, BurstTokens] = {}
+    bursts: dict[str, BurstState] = {}
     full_speed = msgspec.structs.replace(view, normalization_ratio=1.0)
     for pod in view.pods:
         if pod.qos in (LSR, LSE, BE) or not pod.is_alive:
@@ -168,9 +180,9 @@ def decide_cpu_burst(view: CpuBurstView) -> StrategyPlan:
             continue
         config = _config(view.strategy, pod)
         seen = view if file_ownership.is_normalized(pod) else full_speed
-        steps = [_container_burst(seen, config, one, tokens) for one in pod.containers if one.id and one.group]
+        steps = [_container_burst(seen, config, one, bursts) for one in pod.containers if one.id and one.group]
         effects += _writes(seen, pod, steps)
-    return StrategyPlan(effects=tuple(effects), why=view.pool.why, state=tokens)
+    return StrategyPlan(effects=tuple(effects), why=view.pool.why, state=bursts)
 
 
 def _config(strategy: CPUBurstStrategy, pod: PodMeta) -> CPUBurst:
@@ -197,26 +209,31 @@ def burst_us(config: CPUBurst, limit_milli: int | None) -> int:
 
 
 def _container_burst(
-    view: CpuBurstView, config: CPUBurst, one: ContainerMeta, tokens: dict[str, BurstTokens]
+    view: CpuBurstView, config: CPUBurst, one: ContainerMeta, bursts: dict[str, BurstState]
 ) -> _ContainerBurst:
     limit = one.limits.get(CPU)
     base, now = base_quota_us(limit, view.normalization_ratio), view.quota_us.get(one.group)
     quota, why = None, "it has no limit"
     if base is not None and limit is not None and one.running:
-        used = view.used_milli.get(one.id)
+        used, before = view.used_milli.get(one.id), view.bursts.get(one.id)
         allowance = check_burst_allowance(
-            config, one.id, view.tokens.get(one.id), view.now_s, 100 if used is None else used * 100 // limit
+            config,
+            one.id,
+            None if before is None else before.tokens,
+            view.now_s,
+            100 if used is None else used * 100 // limit,
         )
-        if allowance.tokens is not None:
-            tokens[one.id] = allowance.tokens
         wish, why = _operation(view, config, one, allowance.allowed, allowance.why)
+        held = held_quota_us(before, base, now)
         # A quota of -1 was set on purpose by the component that pins this container to CPUs.
         if now is not None and now > 0:
-            quota, why = _target(config, base, now, wish), f"{why}; limit {base}us, now {now}us"
+            held = quota = _target(config, base, held, wish)
+            why = f"{why}; limit {base}us, now {now}us"
+        bursts[one.id] = BurstState(base_us=base, quota_us=held, tokens=allowance.tokens)
     burst = burst_us(config, limit)
-    held = quota if quota is not None else now
-    if view.burst_within_quota and held is not None and held > 0:
-        burst = min(burst, held)
+    bound = quota if quota is not None else now
+    if view.burst_within_quota and bound is not None and bound > 0:
+        burst = min(burst, bound)
     return _ContainerBurst(container=one, base_us=base, now_us=now, quota_us=quota, burst_us=burst, why=why)
 
 
@@ -240,10 +257,22 @@ def _operation(
     return wish, f"{why}, {view.pool.why}: {wish}"
 
 
-def _target(config: CPUBurst, base: int, now: int, wish: str) -> int:
+def held_quota_us(before: BurstState | None, base: int, now: int | None) -> int:
+    """Return the quota from which the next step starts: that of the limit, and what is in force of the own burst.
+
+    A burst belongs to the limit from which it started: with another limit or ratio, and in a new process, the container
+    starts from its limit again. The present quota can only end a burst, one that the kernel refused or that somebody
+    took away; it never makes one.
+    """
+    if before is None or before.base_us != base:
+        return base
+    return before.quota_us if now is None else min(before.quota_us, max(now, base))
+
+
+def _target(config: CPUBurst, base: int, held: int, wish: str) -> int:
     percent = config.cfs_quota_burst_percent
     ceiling = base * percent // 100 if percent is not None and percent > 100 else base
-    wanted = {"up": int(now * SCALE_UP), "down": int(now * SCALE_DOWN), "reset": base, "remain": now}[wish]
+    wanted = {"up": int(held * SCALE_UP), "down": int(held * SCALE_DOWN), "reset": base, "remain": held}[wish]
     return min(max(wanted, base), ceiling)
 
 
@@ -349,7 +378,7 @@ def observe_cpu_burst(inputs: StrategyInputs) -> CpuBurstView:
         quota_us=quota_us,
         throttled=throttled,
         used_milli=used_milli,
-        tokens=inputs.states.get(OWNER, {}),
+        bursts=inputs.states.get(OWNER, {}),
         burst_within_quota=inputs.machine.shape.burst_within_quota,
         # This strategy alone writes quotas of latency-sensitive pods, so it is also the one that scales them down.
         normalization_ratio=node.normalization_ratio
