@@ -119,7 +119,8 @@ class TestAnUnchangedInstallation:
         assert [one.command.split()[0] for one in report.move] == ["kubectl", "koord", "kubectl", "helm", "koord"]
         assert "helm upgrade koordinator charts/koord --namespace default -f koord-values.yaml" in refusal(report)
         assert [one.command for one in report.back] == [
-            "helm rollback koordinator --namespace default --wait --timeout 15m"
+            "koord restore-nodes --koordlet-only --namespace koordinator-system",
+            "helm rollback koordinator --namespace default --wait --timeout 15m",
         ]
 
     def test_the_text_fits_a_terminal(self) -> None:

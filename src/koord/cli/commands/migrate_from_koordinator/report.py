@@ -293,6 +293,10 @@ def return_steps(release: HelmRelease | None, namespace: str, *, installed: bool
         name, place = shlex.quote(release.name), shlex.quote(release.namespace)
         return [
             MoveStep(
+                title="Have each koordlet put back the kernel files that it wrote, which Koordinator's may not know",
+                command=f"koord restore-nodes --koordlet-only --namespace {shlex.quote(namespace)}",
+            ),
+            MoveStep(
                 title="Roll the release back to Koordinator's chart, the revision before the upgrade",
                 command=f"helm rollback {name} --namespace {place} --wait --timeout 15m",
             ),
