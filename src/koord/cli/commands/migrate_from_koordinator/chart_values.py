@@ -11,13 +11,12 @@ from typing import Any
 from koord.api.config.descheduler import configuration as descheduler
 from koord.cli import cluster_access
 from koord.cli.commands.doctor.facts import Obj, readable
-from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, own_crd_names
+from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, own_crd_names, release_of
 from koord.cli.commands.doctor.unstructured import entries, field, mapping, name_of, number, text, texts
 from koord.cli.commands.migrate_from_koordinator import program_arguments
 from koord.cli.commands.migrate_from_koordinator.facts import (
     KoordinatorFacts,
     helm_release,
-    release_of,
     upstream_workloads,
 )
 from koord.cli.manifests.koordlet_daemonset import SHIPPED_KOORDLET_GATES

@@ -12,11 +12,9 @@ from typing import Literal
 import msgspec
 
 from koord.cli.commands.doctor.facts import NOT_ASKED, Obj, Objects, Unread, readable
-from koord.cli.commands.doctor.installation import ProgramWorkload, program_workloads
+from koord.cli.commands.doctor.installation import HelmRelease, ProgramWorkload, program_workloads, release_of
 from koord.cli.commands.doctor.unstructured import entries, mapping, name_of, namespace_of, text
 from koord.cli.manifests.manifests import manifests
-
-_RELEASE_NAME, _RELEASE_NAMESPACE = "meta.helm.sh/release-name", "meta.helm.sh/release-namespace"
 
 
 class KoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,11 +40,6 @@ class KoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
     crds: Objects = NOT_ASKED
 
 
-class HelmRelease(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    namespace: str
-
-
 def sources(facts: KoordinatorFacts) -> Iterator[tuple[str, Objects]]:
     """Yield each list of the installation with the kind of its objects."""
     yield "Deployment", facts.deployments
@@ -62,15 +55,6 @@ def sources(facts: KoordinatorFacts) -> Iterator[tuple[str, Objects]]:
     yield "MutatingWebhookConfiguration", facts.mutating_webhooks
     yield "ValidatingWebhookConfiguration", facts.validating_webhooks
     yield "CustomResourceDefinition", facts.crds
-
-
-def release_of(obj: Obj) -> HelmRelease | None:
-    """Return the release that an object belongs to, by the annotations that Helm puts on it."""
-    annotations = mapping(obj, "metadata", "annotations")
-    name, namespace = annotations.get(_RELEASE_NAME), annotations.get(_RELEASE_NAMESPACE)
-    if not isinstance(name, str) or not isinstance(namespace, str) or not name:
-        return None
-    return HelmRelease(name=name, namespace=namespace)
 
 
 def upstream_workloads(facts: KoordinatorFacts) -> list[ProgramWorkload]:

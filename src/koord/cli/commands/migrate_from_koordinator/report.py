@@ -11,6 +11,7 @@ import msgspec
 
 from koord.api.koordinator.custom_kinds import CUSTOM_KINDS
 from koord.api.koordinator.yarn import OPERATOR_PROGRAM
+from koord.cli.commands.doctor.api_server_checks import OLDEST_MINOR_OF_CHART as OLDEST_MINOR
 from koord.cli.commands.doctor.configuration_checks import CONFIG_MAPS, config_map_findings
 from koord.cli.commands.doctor.facts import Obj, Unread, readable, unread_findings
 from koord.cli.commands.doctor.finding import SEVERITIES, Diagnosis, Finding, Severity, name_list
@@ -37,7 +38,6 @@ from koord.cli.commands.migrate_from_koordinator.program_arguments import Argume
 from koord.cli.manifests.manifests import IMAGE
 from koord.manager.webhook_server.cert_rotator import SECRET_NAME
 
-OLDEST_MINOR = 32  # of Kubernetes, for the chart
 CLUSTER, PROGRAM, DEFINITION, CONFIGURATION = "cluster", "programs", "crds", "configuration"
 _OTHER_PARTS = {  # of the Koordinator project, from charts of their own
     "koord-queue": "koord-queue",
