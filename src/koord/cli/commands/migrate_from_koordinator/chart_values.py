@@ -46,11 +46,14 @@ _CHART_FLAGS = {
         *("runtime-hooks-network", "runtime-hooks-config-path", "enable-nri-runtime-hook", "xpu-device-infos-dir"),
     },
 }
-_HOST_FOLDERS = {  # where koordlet sees a folder, the value that names it, its default
+# Where koordlet sees a folder, the value that names it, and its default in koord's chart. Koordinator's has predictions
+# elsewhere: usage models that start anew tell nothing for a day, and mid resources would be gone for it.
+_HOST_FOLDERS = {
     "/var/lib/kubelet": ("kubeletLibDir", "/var/lib/kubelet"),
     "/host-etc-hookserver": ("koordProxyRegisterDir", "/etc/runtime/hookserver.d"),
     "/host-var-run-koordlet": ("koordletSockDir", "/var/run/koordlet"),
-    "/prediction-checkpoints": ("predictionCheckpointDir", "/var/run/koordlet/prediction-checkpoints"),
+    "/prediction-checkpoints": ("predictionCheckpointDir", "/var/lib/koordlet/prediction-checkpoints"),
+    "/var/run/koordlet/pod-resources": ("podResourcesProxyPath", "/var/run/koordlet/pod-resources"),
 }
 _FAILURE_POLICY = {
     "pods": "pods",
