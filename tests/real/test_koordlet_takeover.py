@@ -56,7 +56,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def containers(site: Site) -> dict[str, tuple[object, ...]]:
     """Return what changes when a container is restarted, by pod."""
-    found = {}
+    found: dict[str, tuple[object, ...]] = {}
     for name in ALL:
         seen = site.api.seen(f"{PODS}/{name}")
         (status,) = seen["status"]["containerStatuses"]

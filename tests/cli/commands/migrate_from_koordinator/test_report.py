@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from koord.cli.commands.doctor.facts import Unread
+from koord.cli.commands.doctor.installation import HelmRelease
 from koord.cli.commands.migrate_from_koordinator.command import refusal, report_text, values_text
-from koord.cli.commands.migrate_from_koordinator.facts import HelmRelease, KoordinatorFacts
+from koord.cli.commands.migrate_from_koordinator.facts import KoordinatorFacts
 from koord.cli.commands.migrate_from_koordinator.report import MoveReport, documentation_rows, make_report
 from tests.koordinator_installation import NAMESPACE, PREDICTIONS, RELEASE, koordinator_objects
 

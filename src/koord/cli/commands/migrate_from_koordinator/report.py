@@ -15,14 +15,13 @@ from koord.cli.commands.doctor.api_server_checks import OLDEST_MINOR_OF_CHART as
 from koord.cli.commands.doctor.configuration_checks import CONFIG_MAPS, config_map_findings
 from koord.cli.commands.doctor.facts import Obj, Unread, readable, unread_findings
 from koord.cli.commands.doctor.finding import SEVERITIES, Diagnosis, Finding, Severity, name_list
-from koord.cli.commands.doctor.installation import PROGRAMS, images_of, program_workloads
+from koord.cli.commands.doctor.installation import PROGRAMS, HelmRelease, images_of, program_workloads
 from koord.cli.commands.doctor.program_checks import LEASE_NAMES
 from koord.cli.commands.doctor.unstructured import field, name_of, text
 from koord.cli.commands.migrate_from_koordinator import program_arguments
 from koord.cli.commands.migrate_from_koordinator.chart_values import extract_values, workloads_by_program
 from koord.cli.commands.migrate_from_koordinator.facts import (
     DEVICE_DAEMON,
-    HelmRelease,
     InstalledDefinition,
     InstalledObject,
     KoordinatorFacts,
