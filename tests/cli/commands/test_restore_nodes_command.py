@@ -79,6 +79,17 @@ def test_machines_alone_are_put_back_for_the_koordlet_of_others(running: KoordUp
     assert not [one for one in status["conditions"] if one["type"].startswith("koordinator.sh/")]
 
 
+def test_the_koordlet_of_koordinator_is_left_as_it_is(running: KoordUpProcess) -> None:
+    """It knows no `restore`: as a container before the agent it would run for ever."""
+    theirs = "registry.example/koordinator-sh/koordlet:v1.8.0"
+    kubectl(running, "-n", SYSTEM, "set", "image", "daemonset/koordlet", f"koordlet={theirs}")
+    before = seen(running, "-n", SYSTEM, "daemonset", "koordlet")["spec"]
+    done = restore(running, "--koordlet-only")
+    assert done.exit_code == 1
+    assert f"DaemonSet {SYSTEM}/koordlet runs Koordinator's own {theirs}: it is left as it is" in done.stderr
+    assert seen(running, "-n", SYSTEM, "daemonset", "koordlet")["spec"] == before
+
+
 def test_the_time_is_limited_and_what_it_waited_for_is_said(running: KoordUpProcess) -> None:
     held = seen(running, "-n", SYSTEM, "pods", "-l", "koord-app=koord-manager")["items"][0]["metadata"]["name"]
     finalizer = '{"metadata":{"finalizers":["example.com/hold"]}}'

@@ -21,6 +21,7 @@ from koord.api.kubernetes.resource import Resource
 from koord.api.kubernetes.workload import DaemonSet
 from koord.api.model import Obj
 from koord.cli import cluster_access
+from koord.cli.commands.doctor.installation import program_workloads
 from koord.cli.manifests.koordlet_daemonset import NAME, RESTORE, SAFE_MODE, restoring_container
 from koord.cli.manifests.koordlet_daemonset import NAME as KOORDLET
 from koord.koordlet.reporters.builders.node_conditions import PREFIX
@@ -217,7 +218,12 @@ class NodeRestoration:
         if isinstance(found, ApiError) and found.not_found:
             click.echo(f"there is no DaemonSet {KOORDLET}: no machine is restored")
             return
-        patch = restoring_patch(unwrap(found))
+        daemon_set = unwrap(found)
+        for agent in program_workloads((), (daemon_set,)):
+            if agent.is_upstream:
+                images = ", ".join(agent.images)
+                cluster_access.fail(f"{agent.title} runs Koordinator's own {images}: it is left as it is")
+        patch = restoring_patch(daemon_set)
         unwrap(await self._client.patch(builtin_kinds.DAEMON_SETS, KOORDLET, patch, self._namespace, kind="merge"))
         progress = await self._until_restored()
         for one in progress.nodes:
