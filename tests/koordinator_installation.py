@@ -191,6 +191,14 @@ COMMAND_LINES = {
         "--v=4",
     ),
 }
+PREDICTIONS = "/var/run/koordlet/prediction-checkpoints"
+_AGENT_MOUNTS = (  # name, place in the pod, place on the machine
+    ("host-kubelet", "/var/lib/kubelet/", "/var/lib/kubelet/"),
+    ("host-var-run-koordlet", "/host-var-run-koordlet/", "/var/run/koordlet"),
+    ("host-koordlet-checkpoints", "/prediction-checkpoints", PREDICTIONS),
+    ("host-etc-hookserver", "/host-etc-hookserver/", "/etc/runtime/hookserver.d/"),
+    ("host-pod-resources", "/var/run/koordlet/pod-resources/", "/var/run/koordlet/pod-resources/"),
+)
 _CONTROL_RESOURCES = {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m", "memory": "256Mi"}}
 _AGENT_RESOURCES = {"limits": {"cpu": "200m", "memory": "256Mi"}, "requests": {"cpu": "0", "memory": "0"}}
 
@@ -304,9 +312,9 @@ def _daemon_set(name: str, words: tuple[str, ...], resources: Obj) -> Obj:
         "command": [f"/{name}"],
         "args": list(words),
         "resources": resources,
-        "volumeMounts": [{"name": "host-kubelet", "mountPath": "/var/lib/kubelet/"}],
+        "volumeMounts": [{"name": name, "mountPath": inside} for name, inside, _ in _AGENT_MOUNTS],
     }
-    volumes = [{"name": "host-kubelet", "hostPath": {"path": "/var/lib/kubelet/"}}]
+    volumes = [{"name": name, "hostPath": {"path": path}} for name, _, path in _AGENT_MOUNTS]
     account = {"serviceAccountName": name} if name == "koordlet" else {}
     spec = {"containers": [container], "volumes": volumes, "tolerations": [{"operator": "Exists"}], **account}
     return _workload("DaemonSet", name, spec)

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.real
 SYSTEM = "/api/v1/namespaces/koordinator-system"
 APPS = "/apis/apps/v1/namespaces/koordinator-system"
 SECRET = f"{SYSTEM}/secrets/koordinator-webhook-certs"
+KOORDLET = f"{APPS}/daemonsets/koordlet"
 POD_GROUPS = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/podgroups"
 
 
@@ -55,6 +56,7 @@ def test_a_release_moves_to_koord_and_back(tmp_path: Path) -> None:
         assert yaml.safe_load(values.read_text())["manager"]["replicas"] == 3
 
         certificate = server.request("GET", SECRET)["data"]
+        agents = server.request("GET", KOORDLET)
         (keep,) = [one["command"] for one in report["move"] if " annotate secret " in one["command"]]
         assert keep.split()[-3:] == ["koordinator-webhook-certs", "helm.sh/resource-policy=keep", "--overwrite"]
         server.merge(SECRET, {"metadata": {"annotations": {"helm.sh/resource-policy": "keep"}}})
@@ -62,12 +64,19 @@ def test_a_release_moves_to_koord_and_back(tmp_path: Path) -> None:
         run_printed(server, upgrade)
         assert image(server, "deployments/koord-manager") == f"registry.example.com/koord:{__version__}"
         assert server.request("GET", f"{APPS}/deployments/koord-manager")["spec"]["replicas"] == 3
+        assert image(server, "daemonsets/koordlet") == f"registry.example.com/koord:{__version__}"
+        replaced = server.request("GET", KOORDLET)
+        assert replaced["metadata"]["uid"] == agents["metadata"]["uid"], "all agents would be replaced at once"
+        assert replaced["spec"]["selector"] == agents["spec"]["selector"]
+        assert replaced["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == "20%"
         assert not server.exists(f"{APPS}/daemonsets/koord-device-daemon")
         assert server.exists(f"{POD_GROUPS}/gang")
         assert server.request("GET", SECRET)["data"] == certificate
 
-        for step in report["back"]:
-            run_printed(server, step["command"])
+        restoring, rollback = (one["command"] for one in report["back"])
+        assert restoring == "koord restore-nodes --koordlet-only --namespace koordinator-system"
+        server.request("DELETE", KOORDLET)  # which is how that command ends, where there are nodes
+        run_printed(server, rollback)
         assert image(server, "deployments/koord-manager") == "registry.example/koordinator-sh/koord-manager:v1.8.0"
         assert image(server, "daemonsets/koordlet") == "registry.example/koordinator-sh/koordlet:v1.8.0"
         assert server.exists(f"{APPS}/daemonsets/koord-device-daemon")

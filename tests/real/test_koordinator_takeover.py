@@ -178,7 +178,7 @@ async def test_koord_takes_over_without_a_changed_pod_and_gives_back(cluster: In
         report = make_report(await gather_facts(client), "1.2.3")
         assert [one.what for one in report.findings if one.severity in ("error", "unknown")] == []
         assert {one.lease: one.holder for one in report.leases} == leaders.names
-        assert report.values == {}
+        assert report.values == {"koordlet": {"hostDirs": {"predictionCheckpointDir": koordinator.PREDICTIONS}}}
         pods = await versions_of(client, PODS)
         finished = await versions_of(client, *(one for one in CUSTOM_KINDS if one.kind == "PodMigrationJob"))
         secret = unwrap(await client.get(SECRETS, "koordinator-webhook-certs", NAMESPACE)).data

@@ -66,6 +66,30 @@ def test_nodes_are_as_before_and_nobody_writes_to_them(running: KoordUpProcess) 
     assert "there is no DaemonSet koordlet" in again.output
 
 
+def test_machines_alone_are_put_back_for_the_koordlet_of_others(running: KoordUpProcess) -> None:
+    done = restore(running, "--koordlet-only")
+    assert done.exit_code == 0, done.output
+    assert "node-0: restored" in done.output
+    assert "node-1: restored" in done.output
+    assert seen(running, "-n", SYSTEM, "daemonsets")["items"] == []
+    assert 0 not in [one["spec"]["replicas"] for one in seen(running, "-n", SYSTEM, "deployments")["items"]]
+    assert len(seen(running, "mutatingwebhookconfigurations")["items"]) == 1
+    status = seen(running, "node", "node-0")["status"]
+    assert status["capacity"]["kubernetes.io/batch-cpu"] == "1k", "what the node lends is the manager's"
+    assert not [one for one in status["conditions"] if one["type"].startswith("koordinator.sh/")]
+
+
+def test_the_koordlet_of_koordinator_is_left_as_it_is(running: KoordUpProcess) -> None:
+    """It knows no `restore`: as a container before the agent it would run for ever."""
+    theirs = "registry.example/koordinator-sh/koordlet:v1.8.0"
+    kubectl(running, "-n", SYSTEM, "set", "image", "daemonset/koordlet", f"koordlet={theirs}")
+    before = seen(running, "-n", SYSTEM, "daemonset", "koordlet")["spec"]
+    done = restore(running, "--koordlet-only")
+    assert done.exit_code == 1
+    assert f"DaemonSet {SYSTEM}/koordlet runs Koordinator's own {theirs}: it is left as it is" in done.stderr
+    assert seen(running, "-n", SYSTEM, "daemonset", "koordlet")["spec"] == before
+
+
 def test_the_time_is_limited_and_what_it_waited_for_is_said(running: KoordUpProcess) -> None:
     held = seen(running, "-n", SYSTEM, "pods", "-l", "koord-app=koord-manager")["items"][0]["metadata"]["name"]
     finalizer = '{"metadata":{"finalizers":["example.com/hold"]}}'

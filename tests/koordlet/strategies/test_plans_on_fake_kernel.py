@@ -206,3 +206,61 @@ def test_settings_of_the_machine_are_taken(tmp_path: Path) -> None:
     strategy = SystemStrategy(min_free_kbytes_factor=88, watermark_scale_factor=150)
     execute(world, decide_system_config(SystemConfigView(strategy=strategy, capacity_bytes=16 * GI)))
     assert world.value(knob.WATERMARK_SCALE_FACTOR, "") == "150"
+
+
+def leave(world: ExecutorFixture, name: str, group: str, value: str) -> None:
+    """Write a file as another agent did, before this one started."""
+    file, path = world.tree.knob_file(name), world.tree.path(CgroupFile(name, group))
+    assert file is not None
+    assert path is not None
+    text, field = Path(path).read_text(), file.codec.encode(value)
+    assert field is not None
+    assert world.kernel.write(path, file.codec.render(text, "", field)) is None
+
+
+def test_what_another_agent_left_is_not_what_restore_gives_back(world: ExecutorFixture) -> None:
+    unbound, groups = "0-3" if world.machine.version == 1 else "", (ROOT, BE_POD, BE_BOX)
+    files = [(knob.CPU_QUOTA, ROOT), *((knob.CPUSET, group) for group in groups)]
+    before = {(name, group): world.value(name, group) for name, group in files}
+    for policy, held in (("cfsQuota", "75000"), ("cpuset", "-1")):
+        leave(world, knob.CPU_QUOTA, ROOT, "35000")
+        for group in reversed(groups):
+            leave(world, knob.CPUSET, group, "0-1")
+        execute(world, decide_cpu_suppress(suppressed(world, policy, unbound_cpus=unbound)))
+        assert world.value(knob.CPU_QUOTA, ROOT) == held
+        assert [one for one in world.executor.restore() if not one.is_settled] == []
+        assert {(name, group): world.value(name, group) for name, group in files} == before
+
+
+def test_bursts_that_another_agent_left_are_not_given_back(world: ExecutorFixture) -> None:
+    for group in (LS_POD, LS_BOX):
+        leave(world, knob.CPU_QUOTA, group, "200000")
+        leave(world, knob.CPU_BURST, group, "100000")
+    seen = CpuBurstView(
+        strategy=msgspec.structs.replace(DEFAULT_BURST, policy="cpuBurstOnly", cpu_burst_percent=50),
+        pool=SharePool(state="idle", why="idle"),
+        now_s=0.0,
+        pods=(ls_pod(),),
+        quota_us={LS_POD: 200_000, LS_BOX: 200_000},
+    )
+    execute(world, decide_cpu_burst(seen))
+    assert {world.value(knob.CPU_BURST, group) for group in (LS_POD, LS_BOX)} == {"100000"}
+    world.executor.restore()
+    assert {world.value(knob.CPU_BURST, group) for group in (LS_POD, LS_BOX)} == {"0"}
+
+
+def test_identities_that_another_agent_left_are_not_given_back(tmp_path: Path) -> None:
+    world = ExecutorFixture(tmp_path, 1, vendor=True)
+    world.machine.pod(BEST_EFFORT, "be", "containerd://one")
+    for group in (ROOT, BE_POD, BE_BOX):
+        leave(world, knob.CPU_BVT, group, "-1")
+    said = ResourceQOSStrategy(be_class=ResourceQOS(cpu_qos=CPUQOSConfig(enable=True)))
+    strategy = effective_slo(NodeSLOSpec(resource_qos_strategy=said)).resource_qos_strategy
+    owner = msgspec.structs.replace(pod("be", BE), group=BE_POD)
+    seen = GroupIdentityView(
+        strategy=strategy, has_bvt=True, groups=GROUPS, pods=(owner,), children={BE_POD: (BE_BOX,)}
+    )
+    execute(world, decide_group_identity(seen))
+    assert {world.value(knob.CPU_BVT, group) for group in (ROOT, BE_POD, BE_BOX)} == {"-1"}
+    world.executor.restore()
+    assert {world.value(knob.CPU_BVT, group) for group in (ROOT, BE_POD, BE_BOX)} == {"0"}

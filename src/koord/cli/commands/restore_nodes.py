@@ -21,6 +21,7 @@ from koord.api.kubernetes.resource import Resource
 from koord.api.kubernetes.workload import DaemonSet
 from koord.api.model import Obj
 from koord.cli import cluster_access
+from koord.cli.commands.doctor.installation import program_workloads
 from koord.cli.manifests.daemonsets import KOORDLET, RESTORE, SAFE_MODE, restoring_container
 from koord.koordlet.reporters.builders.node_conditions import PREFIX
 from koord.kube.client.typed_client import Client
@@ -105,9 +106,11 @@ def restore_progress(daemon_set: DaemonSet, pods: Iterable[Pod], nodes: Iterable
     return RestoreProgress(nodes=found, complete=complete)
 
 
-def node_patch(node: Node) -> Obj:
-    """Return the strategic merge patch of the node's status without what koord wrote there; empty when nothing is."""
-    patch = decide_node_removal(node)
+def node_patch(node: Node, *, koordlet_only: bool = False) -> Obj:
+    """Return the strategic merge patch of the node's status without what koord, or its koordlet alone, wrote there;
+    empty when nothing is.
+    """
+    patch: Obj = {} if koordlet_only else decide_node_removal(node)
     conditions = [
         {"$patch": "delete", "type": one.type} for one in node.status.conditions if one.type.startswith(PREFIX)
     ]
@@ -138,14 +141,21 @@ def _is_ready(node: Node) -> bool:
     "-n", "--namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where koord is installed."
 )
 @click.option("--timeout", default="4m", show_default=True, help="How long koordlets and pods may take in all.")
+@click.option(
+    "--koordlet-only",
+    is_flag=True,
+    help="Leave the other programs, the webhooks and what Nodes lend: before Koordinator's koordlet comes back.",
+)
 @cluster_access.cluster_options
-def restore_nodes(namespace: str, timeout: str, kubeconfig: str, context: str) -> None:
+def restore_nodes(namespace: str, timeout: str, koordlet_only: bool, kubeconfig: str, context: str) -> None:
     """Put all nodes back to what they were without koord; before it is uninstalled.
 
     Deletes the webhook configurations, scales koord-manager, koord-scheduler, koord-descheduler and koord-yarn-operator
     to zero, has the koordlet of each node put back every kernel file that it wrote, deletes the DaemonSet, and removes
     from Nodes the resources, annotations, labels and conditions that koord wrote. Pods go on running. Nodes that are
     not ready are named and left. The Helm chart runs this before an uninstall.
+
+    With --koordlet-only kernel files are put back, and the DaemonSet and the conditions of Nodes go. All else works on.
     """
     try:
         seconds = parse_seconds(timeout)
@@ -153,7 +163,8 @@ def restore_nodes(namespace: str, timeout: str, kubeconfig: str, context: str) -
         cluster_access.fail(f"--timeout: {wrong}")
 
     async def main(client: Client, clock: Clock) -> None:
-        await NodeRestoration(client, clock, namespace, clock.monotonic() + seconds).run()
+        restoration = NodeRestoration(client, clock, namespace, clock.monotonic() + seconds)
+        await (restoration.run_koordlet_only() if koordlet_only else restoration.run())
 
     cluster_access.run_with_client(main, kubeconfig, context)
 
@@ -183,6 +194,13 @@ class NodeRestoration:
             await self._delete(builtin_kinds.LEASES, name, self._namespace)
         await self._delete(builtin_kinds.SECRETS, SECRET_NAME, self._namespace)
 
+    async def run_koordlet_only(self) -> None:
+        """Put machines back for an agent of others. The DaemonSet goes, since Helm would keep a container that it did
+        not add there.
+        """
+        await self._restore_machines()
+        await self._clean_nodes(koordlet_only=True)
+
     async def _stop_programs(self) -> None:
         for name in PROGRAMS:
             stopped = await self._client.patch(
@@ -199,7 +217,12 @@ class NodeRestoration:
         if isinstance(found, ApiError) and found.not_found:
             click.echo(f"there is no DaemonSet {KOORDLET}: no machine is restored")
             return
-        patch = restoring_patch(unwrap(found))
+        daemon_set = unwrap(found)
+        for agent in program_workloads((), (daemon_set,)):
+            if agent.is_upstream:
+                images = ", ".join(agent.images)
+                cluster_access.fail(f"{agent.title} runs Koordinator's own {images}: it is left as it is")
+        patch = restoring_patch(daemon_set)
         unwrap(await self._client.patch(builtin_kinds.DAEMON_SETS, KOORDLET, patch, self._namespace, kind="merge"))
         progress = await self._until_restored()
         for one in progress.nodes:
@@ -224,15 +247,16 @@ class NodeRestoration:
         await self._until(left)
         return progress
 
-    async def _clean_nodes(self) -> None:
+    async def _clean_nodes(self, *, koordlet_only: bool = False) -> None:
+        removed = "conditions" if koordlet_only else "resources, annotations, labels and conditions"
         for node in unwrap(await self._client.list(builtin_kinds.NODES)).items:
-            name, patch = node.metadata.name, node_patch(node)
+            name, patch = node.metadata.name, node_patch(node, koordlet_only=koordlet_only)
             if not patch:
                 continue
             done = await self._client.patch(builtin_kinds.NODES, name, patch, kind="strategic", subresource="status")
             if not (isinstance(done, ApiError) and done.not_found):
                 unwrap(done)
-            click.echo(f"{name}: resources, annotations, labels and conditions of koord are removed")
+            click.echo(f"{name}: {removed} of koord are removed")
 
     async def _until_no_pods(self, app: str, but_on: list[str] | None = None) -> None:
         async def left() -> str:

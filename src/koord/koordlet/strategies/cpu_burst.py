@@ -126,6 +126,7 @@ def initial_token_share(container: str) -> float:
 OWNER = file_ownership.CPU_BURST
 BURST_CAUSE = "CPUBurst"
 QUOTA_CAUSE = "CFSQuotaBurst"
+NO_BURST = "0"  # the kubelet and runtimes give none
 SCALE_UP, SCALE_DOWN = 1.2, 0.8
 
 
@@ -318,7 +319,9 @@ def _pod_quota(view: CpuBurstView, pod: PodMeta, steps: list[_ContainerBurst]) -
 
 
 def _burst(group: str, value_us: int, why: str) -> WriteCgroup:
-    return WriteCgroup(group=group, file=CPU_BURST, value=str(value_us), owner=OWNER, cause=BURST_CAUSE, why=why)
+    return WriteCgroup(
+        group=group, file=CPU_BURST, value=str(value_us), owner=OWNER, cause=BURST_CAUSE, why=why, original=NO_BURST
+    )
 
 
 def _quota(group: str, value_us: int | None, why: str, limits: Mapping[str, int]) -> WriteCgroup:

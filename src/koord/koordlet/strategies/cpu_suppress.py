@@ -131,6 +131,7 @@ class CpuSuppressView(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[BeGroup, ...] = ()  # parents before children, the BE root first
     quota_us: int | None = None  # of the BE root now
     cpuset: CPUSet = EMPTY  # of the BE root now
+    unbound_cpus: str | None = None  # what the file of a group holds that nobody bound; None where that is not known
     # cgroup v1 refuses a quota below that of a child; the largest of those, when they are bounded.
     least_quota_us: int = 0
 
@@ -252,7 +253,7 @@ def _set_cpus(view: CpuSuppressView, cpus: CPUSet, why: str) -> list[Effect]:
     lower = [group for group in view.groups if group.depth == CONTAINERS]
     widened = _resize(view, upper, unsuppressed_cpus(view), "the kubelet's CPU manager is static")
     narrow = str(cpus)
-    return [*widened, *(_cpuset(group, narrow, why) for group in lower)]
+    return [*widened, *(_cpuset(view, group, narrow, why) for group in lower)]
 
 
 def _free_cpuset(view: CpuSuppressView, why: str) -> list[Effect]:
@@ -271,20 +272,35 @@ def _resize(view: CpuSuppressView, groups: list[BeGroup] | tuple[BeGroup, ...], 
         return []
     both = view.cpuset | cpus
     wide, narrow = str(both), str(cpus)
-    widened = [] if both == cpus else [_cpuset(group, wide, why) for group in groups]
+    widened = [] if both == cpus else [_cpuset(view, group, wide, why) for group in groups]
     order = groups if both == cpus else reversed(groups)
-    return [*widened, *(_cpuset(group, narrow, why) for group in order)]
+    return [*widened, *(_cpuset(view, group, narrow, why) for group in order)]
 
 
-def _cpuset(group: BeGroup, cpus: str, why: str) -> WriteCgroup:
+def _cpuset(view: CpuSuppressView, group: BeGroup, cpus: str, why: str) -> WriteCgroup:
+    """Return the write of a group's CPUs. What it held before may be another agent's, as Koordinator's."""
     return WriteCgroup(
-        group=group.path, file=CPUSET, value=cpus, owner=OWNER, cause=CAUSE, why=why, takes_over=_EARLIER_OWNERS
+        group=group.path,
+        file=CPUSET,
+        value=cpus,
+        owner=OWNER,
+        cause=CAUSE,
+        why=why,
+        original=view.unbound_cpus,
+        takes_over=_EARLIER_OWNERS,
     )
 
 
 def _quota(view: CpuSuppressView, quota_us: int, why: str) -> WriteCgroup:
+    """Return the write of the BE root's quota. The kubelet gives none to a QoS class."""
     return WriteCgroup(
-        group=view.groups[0].path, file=CPU_QUOTA, value=str(quota_us), owner=OWNER, cause=CAUSE, why=why
+        group=view.groups[0].path,
+        file=CPU_QUOTA,
+        value=str(quota_us),
+        owner=OWNER,
+        cause=CAUSE,
+        why=why,
+        original=str(UNLIMITED),
     )
 
 
@@ -323,6 +339,7 @@ def observe_cpu_suppress(inputs: StrategyInputs) -> CpuSuppressView:
         quota_us=inputs.number(shape.besteffort, CPU_QUOTA),
         # A version 2 group that says nothing has what its parent has: all of them, until somebody narrows it.
         cpuset=held or CPUSet.of(one.cpu for one in shape.processors),
+        unbound_cpus=inputs.unbound_cpus,
         least_quota_us=_least_quota_us(inputs, groups),
     )
 

@@ -28,6 +28,7 @@ OWNER = CAUSE = NAME  # of the hook, which writes new pods
 # Group identity and core scheduling exclude each other and share these switches: whichever runs writes them as this.
 SWITCH_OWNER = file_ownership.CPU_POLICY
 BE_SHARES = 2  # the kubelet's for all pods without requests together
+NO_IDENTITY = "0"  # of a group to which no agent gave one
 
 
 class GroupIdentityView(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,10 +117,12 @@ def _decide_idle(view: GroupIdentityView, strategy: ResourceQOSStrategy, found: 
 
 
 def _bvt(group: str, value: int, why: str) -> WriteCgroup:
-    return _write(group, knob.CPU_BVT, value, why)
+    return _write(group, knob.CPU_BVT, value, why, original=NO_IDENTITY)
 
 
-def _write(group: str, name: str, value: int, why: str, owner: str = OWNER) -> WriteCgroup:
+def _write(
+    group: str, name: str, value: int, why: str, owner: str = OWNER, *, original: str | None = None
+) -> WriteCgroup:
     return WriteCgroup(
         group=group,
         file=name,
@@ -127,6 +130,7 @@ def _write(group: str, name: str, value: int, why: str, owner: str = OWNER) -> W
         owner=owner,
         cause=CAUSE,
         why=why,
+        original=original,
         takes_over=file_ownership.earlier_owners(name, owner),
     )
 

@@ -213,6 +213,7 @@ def _original(knob: str, resources: CgroupResources, unbound_cpus: str | None) -
         CPU_SHARES: resources.shares,
         CPU_QUOTA: resources.quota_us,
         MEMORY_LIMIT: resources.memory_bytes,
+        CPU_BVT: 0,
     }
     if knob == CPUSET:
         return unbound_cpus
@@ -261,10 +262,7 @@ def observe_runtime_hooks(inputs: StrategyInputs) -> RuntimeHooksView:
     rules = node_rules(inputs)
     if before is not None and before.rules == rules:
         rules = before.rules  # the same object, by which decisions are known to hold
-    machine, kubelet = inputs.machine, inputs.node_inputs.kubelet
-    shape = machine.shape
-    unbound = "" if shape.cgroup_version != 1 else machine.read_knob(shape.kubepods, CPUSET)
-    slo, layout = inputs.slo, shape.layout
+    slo, layout = inputs.slo, inputs.machine.shape.layout
     return RuntimeHooksView(
         rules=rules,
         pods=inputs.pods,
@@ -275,7 +273,7 @@ def observe_runtime_hooks(inputs: StrategyInputs) -> RuntimeHooksView:
         applications=()
         if slo is None or layout is None
         else tuple((layout.host_application_dir(one), one) for one in slo.host_applications),
-        unbound_cpus=None if kubelet.is_static or not kubelet.known else unbound,
+        unbound_cpus=inputs.unbound_cpus,
         waits=inputs.node_inputs.earlier_writes and (inputs.slo is None or inputs.node is None),
         before={} if before is None else before.pods,
     )

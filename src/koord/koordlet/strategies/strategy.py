@@ -10,6 +10,7 @@ import msgspec
 from koord.api.koordinator.protocol import BATCH, MID
 from koord.api.koordinator.resource_name import TIER_RESOURCE_NAMES
 from koord.api.koordinator.slo import NodeSLOSpec, ResourceQOSStrategy, ResourceThresholdStrategy
+from koord.host.cgroup.knob import CPUSET
 from koord.koordlet.cgroup_writer.effects import FileEffect
 from koord.koordlet.hooks.hook import HookSettings
 from koord.koordlet.inputs.machine import NodeMachine
@@ -166,6 +167,16 @@ class StrategyInputs:
 
     def cpus(self, group: str, file: str) -> CPUSet:
         return CPUSet.parse_or_empty(self.machine.read_knob(group, file) or "")
+
+    @property
+    def unbound_cpus(self) -> str | None:
+        """Return the CPUs of a group of pods that nobody bound, as its file has them: version 2 says nothing there.
+        None where the kubelet binds some, or may.
+        """
+        shape, kubelet = self.machine.shape, self.node_inputs.kubelet
+        if kubelet.is_static or not kubelet.known:
+            return None
+        return "" if shape.cgroup_version != 1 else self.machine.read_knob(shape.kubepods, CPUSET)
 
     def _latest(self, name: str) -> dict[str, float]:
         """Return the latest values of a kind by subject; cached, as several strategies of a tick need them."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 import pytest
+import yaml
 
+from koord.cli.commands.doctor.api_server_checks import OLDEST_MINOR_OF_CHART
 from koord.cli.commands.doctor.command import report_text
 from koord.cli.commands.doctor.facts import ClusterFacts, KoordletAnswers, ProgramAccess, Unread
 from koord.cli.commands.doctor.finding import Finding
@@ -17,6 +20,7 @@ from koord.cli.commands.doctor.registry import CHECK_IDS, CHECKS, DIAGNOSES, run
 from koord.manager.webhook_server import cert_store
 from tests.cli.commands.doctor import healthy_cluster as cluster
 
+ROOT = Path(__file__).parents[4]
 Obj = dict[str, Any]
 REFUSED = Unread(verb="list", resource="leases.coordination.k8s.io", namespace=cluster.NAMESPACE, why="403 Forbidden")
 
@@ -53,6 +57,7 @@ UNREADY_MANAGERS = tuple(
 UNSUPPORTED = {"type": "koordinator.sh/CPUBurst", "status": "False", "reason": "Unsupported", "message": "no file"}
 DEGRADED = {"type": "koordinator.sh/CPUBurst", "status": "True", "reason": "Degraded", "message": "one file"}
 REJECTED = {"capabilities": [{"knob": "memory.high", "state": "rejected", "errno": "EINVAL"}]}
+ELSEWHERE = tuple(changed(one, "metadata", "namespace", to="elsewhere") for one in cluster.deployments())
 NOTHING: dict[str, Any] = {
     "crds": (),
     "deployments": (),
@@ -73,6 +78,7 @@ def yarn_answer(failure: str, error: str, *problems: str) -> Obj:
 # finding -> what of the healthy cluster is replaced so that it appears
 FAULTS: dict[str, dict[str, Any]] = {
     "server-too-old": {"version": {"major": "1", "minor": "18", "gitVersion": "v1.18.1"}},
+    "server-older-than-chart": {"version": {"major": "1", "minor": "31+", "gitVersion": "v1.31.9"}},
     "server-version-unclear": {"version": {"gitVersion": "main"}},
     "api-group-missing": {"group_versions": ("apps/v1",)},
     "crds-not-installed": NOTHING,
@@ -81,6 +87,8 @@ FAULTS: dict[str, dict[str, Any]] = {
     "crd-not-established": {"crds": first(cluster.crds(), "status", "conditions", to=[])},
     "crd-storage-version-differs": {"crds": first(cluster.crds(), "spec", "versions", 0, "storage", to=False)},
     "crd-old-stored-versions": {"crds": first(cluster.crds(), "status", "storedVersions", to=["v1alpha1", "v1beta9"])},
+    "not-installed": NOTHING,
+    "installed-elsewhere": {"deployments": (), "daemon_sets": (), "all_deployments": ELSEWHERE},
     "program-missing": {"deployments": cluster.deployments()[1:]},
     "program-not-ready": {"deployments": first(cluster.deployments(), "status", to={})},
     "pod-waiting": {"pods": waiting_pod(containerStatuses=[CRASHES])},
@@ -322,3 +330,21 @@ def test_what_cannot_be_read_is_printed_once_with_every_check_that_wants_it() ->
     text = " ".join(click.unstyle(report_text(report)).split())
     assert text.count("cannot list mutatingwebhookconfigurations") == 1
     assert "The checks webhooks, webhook-service, webhook-certificate cannot conclude anything without it." in text
+
+
+def test_a_release_is_repaired_by_helm() -> None:
+    """What kubectl applies over a release is undone by its next upgrade."""
+    annotations = {"meta.helm.sh/release-name": "its name", "meta.helm.sh/release-namespace": "default"}
+    named = tuple(changed(one, "metadata", "annotations", to=annotations) for one in cluster.deployments()[1:])
+    upgrade = "helm upgrade 'its name' charts/koord --namespace default --reset-then-reuse-values --wait"
+    (missing,) = of_id(broken({"deployments": named}), "program-missing")
+    assert missing.fix == f"{upgrade} --set {missing.objects[0].removeprefix('koord-')}.enabled=true"
+    denied = {**FAULTS["rights-missing"], "deployments": named}
+    assert {one.fix for one in of_id(broken(denied), "rights-missing")} == {upgrade}
+    (by_hand,) = of_id(broken(FAULTS["program-missing"]), "program-missing")
+    assert by_hand.fix.startswith("koord manifests ")
+
+
+def test_the_oldest_server_is_that_of_the_chart() -> None:
+    chart = yaml.safe_load((ROOT / "charts/koord/Chart.yaml").read_text())
+    assert chart["kubeVersion"] == f">=1.{OLDEST_MINOR_OF_CHART}.0-0"

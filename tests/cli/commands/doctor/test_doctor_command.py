@@ -78,7 +78,8 @@ def test_without_an_installation_it_ends_well(bare: Path) -> None:
     done = koord(bare, "doctor")
     assert (done.exit_code, done.stderr) == (0, "")
     assert "OK       api-server: The API server's version and API groups" in done.stdout
-    assert "Not checked: programs, leases, versions, rbac" in done.stdout
+    assert "INFO     not-installed: no program of koord is installed in namespace" in done.stdout
+    assert "Not checked: leases: none of koord-manager, koord-scheduler" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
 
 

@@ -22,7 +22,7 @@ from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.http import HttpTransport
 from koord.telemetry.clock import WallClock
 from tests.koord_up_process import koord_up
-from tests.koordinator_installation import koordinator_objects
+from tests.koordinator_installation import PREDICTIONS, koordinator_objects
 
 PLURALS = {"PriorityClass": "priorityclasses"}
 
@@ -64,7 +64,8 @@ def test_the_report_and_the_values(cluster: Path, tmp_path: Path) -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     report = json.loads(done.stdout)
     assert report["release"] == {"name": "koordinator", "namespace": "default"}
-    assert report["values"] == {"manager": {"replicas": 3}}
+    folders = {"predictionCheckpointDir": PREDICTIONS}
+    assert report["values"] == {"manager": {"replicas": 3}, "koordlet": {"hostDirs": folders}}
     assert yaml.safe_load(values.read_text()) == report["values"]
     assert {one["outcome"] for one in report["objects"]} == {"replaced", "removed"}
     assert any(str(values) in one["command"] for one in report["move"])

@@ -14,10 +14,11 @@ import pytest
 import yaml
 
 from koord.cli.commands.doctor.facts import Unread
+from koord.cli.commands.doctor.installation import HelmRelease
 from koord.cli.commands.migrate_from_koordinator.command import refusal, report_text, values_text
-from koord.cli.commands.migrate_from_koordinator.facts import HelmRelease, KoordinatorFacts
+from koord.cli.commands.migrate_from_koordinator.facts import KoordinatorFacts
 from koord.cli.commands.migrate_from_koordinator.report import MoveReport, documentation_rows, make_report
-from tests.koordinator_installation import NAMESPACE, RELEASE, koordinator_objects
+from tests.koordinator_installation import NAMESPACE, PREDICTIONS, RELEASE, koordinator_objects
 
 Obj = dict[str, Any]
 
@@ -81,12 +82,15 @@ def found(report: MoveReport, id: str) -> list[str]:
     return [one.what for one in report.findings if one.id == id]
 
 
+CARRIED_FOLDERS = {"predictionCheckpointDir": PREDICTIONS}
+
+
 class TestAnUnchangedInstallation:
-    def test_nothing_stands_in_the_way_and_nothing_must_be_carried_over(self) -> None:
+    def test_nothing_stands_in_the_way_and_only_the_usage_models_are_carried_over(self) -> None:
         report = report_of()
         assert ids(report, "error") == set()
         assert ids(report, "warning") == {"device-daemon-goes"}
-        assert report.values == {}
+        assert report.values == {"koordlet": {"hostDirs": CARRIED_FOLDERS}}
         assert report.release == HelmRelease(name="koordinator", namespace="default")
         assert [one.program for one in report.programs] == [
             "koord-manager",
@@ -119,7 +123,8 @@ class TestAnUnchangedInstallation:
         assert [one.command.split()[0] for one in report.move] == ["kubectl", "koord", "kubectl", "helm", "koord"]
         assert "helm upgrade koordinator charts/koord --namespace default -f koord-values.yaml" in refusal(report)
         assert [one.command for one in report.back] == [
-            "helm rollback koordinator --namespace default --wait --timeout 15m"
+            "koord restore-nodes --koordlet-only --namespace koordinator-system",
+            "helm rollback koordinator --namespace default --wait --timeout 15m",
         ]
 
     def test_the_text_fits_a_terminal(self) -> None:
@@ -206,6 +211,8 @@ def test_an_empty_cluster_is_installed_as_any_other() -> None:
     ],
 )
 def test_what_was_changed_is_carried_over(kind: str, name: str, change: Change, wanted: Obj) -> None:
+    agent = wanted.get("koordlet", {})
+    wanted = {**wanted, "koordlet": {**agent, "hostDirs": {**CARRIED_FOLDERS, **agent.get("hostDirs", {})}}}
     report = report_of((kind, name, change))
     assert report.values == wanted
     jsonschema_rs.validate(SCHEMA, report.values)
@@ -248,7 +255,7 @@ def test_a_configuration_that_koord_refuses_is_an_error_with_its_line() -> None:
 def test_a_refused_flag_is_named(change: Change, words: str) -> None:
     report = report_of(("Deployment", "koord-manager", change))
     assert words in "".join(found(report, "flag-refused"))
-    assert report.values == {}
+    assert report.values == {"koordlet": {"hostDirs": CARRIED_FOLDERS}}
 
 
 def test_a_refused_gate_is_named() -> None:

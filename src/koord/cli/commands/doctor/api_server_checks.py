@@ -25,6 +25,7 @@ from koord.cli.commands.doctor.installation import is_installed
 
 API_SERVER, CRDS = "api-server", "crds"
 OLDEST_MINOR = 22  # the first release without the beta versions of the groups below
+OLDEST_MINOR_OF_CHART = 32  # as kubeVersion of its Chart.yaml
 
 # Groups and versions that programs ask for and that a cluster can lack or have switched off.
 NEEDED_GROUP_VERSIONS = (
@@ -38,6 +39,12 @@ SERVER_TOO_OLD = Diagnosis(
     kind=("server-too-old", API_SERVER, "error"),
     title=f"The API server is older than Kubernetes 1.{OLDEST_MINOR}.",
     why="It does not serve policy/v1 and other versions that the programs ask for; they would end at their start.",
+    fix="kubectl version",
+)
+SERVER_OLDER_THAN_CHART = Diagnosis(
+    kind=("server-older-than-chart", API_SERVER, "warning"),
+    title=f"The API server is older than Kubernetes 1.{OLDEST_MINOR_OF_CHART}, the oldest that the chart accepts.",
+    why="Helm refuses to install or upgrade, and no test runs against a server so old.",
     fix="kubectl version",
 )
 SERVER_VERSION_UNCLEAR = Diagnosis(
@@ -91,6 +98,7 @@ CRD_OLD_STORED = Diagnosis(
 
 DIAGNOSES = (
     SERVER_TOO_OLD,
+    SERVER_OLDER_THAN_CHART,
     SERVER_VERSION_UNCLEAR,
     GROUP_MISSING,
     CRDS_NOT_INSTALLED,
@@ -123,6 +131,9 @@ def _version_findings(version: Obj) -> list[Finding]:
         return [SERVER_VERSION_UNCLEAR.found(f"the API server calls its version {shown or 'nothing'}")]
     if (int(major[0]), int(minor[0])) < (1, OLDEST_MINOR):
         return [SERVER_TOO_OLD.found(f"the API server is {shown}, at least 1.{OLDEST_MINOR} is needed")]
+    if (int(major[0]), int(minor[0])) < (1, OLDEST_MINOR_OF_CHART):
+        what = f"the API server is {shown}, the chart needs 1.{OLDEST_MINOR_OF_CHART}"
+        return [SERVER_OLDER_THAN_CHART.found(what)]
     return []
 
 

@@ -16,6 +16,7 @@ from koord.cli.commands.doctor.facts import (
     entries,
     field,
     labels_of,
+    mapping,
     name_of,
     namespace_of,
     number,
@@ -28,6 +29,14 @@ PROGRAMS = (MANAGER, SCHEDULER, DESCHEDULER, KOORDLET)
 APP_LABEL = "koord-app"
 _UPSTREAM_IMAGES = "koordinator-sh/"
 _UPSTREAM_TAG = re.compile(r"v[0-9]")
+
+
+_RELEASE_NAME, _RELEASE_NAMESPACE = "meta.helm.sh/release-name", "meta.helm.sh/release-namespace"
+
+
+class HelmRelease(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    namespace: str
 
 
 class ProgramWorkload(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +75,24 @@ def own_workloads(facts: ClusterFacts) -> list[ProgramWorkload]:
 
 def installed_programs(facts: ClusterFacts) -> frozenset[str]:
     return frozenset({one.program for one in own_workloads(facts)} | facts.in_process)
+
+
+def release_of(obj: Obj) -> HelmRelease | None:
+    """Return the release that an object belongs to, by the annotations that Helm puts on it."""
+    annotations = mapping(obj, "metadata", "annotations")
+    name, namespace = annotations.get(_RELEASE_NAME), annotations.get(_RELEASE_NAMESPACE)
+    if not isinstance(name, str) or not isinstance(namespace, str) or not name:
+        return None
+    return HelmRelease(name=name, namespace=namespace)
+
+
+def own_release(facts: ClusterFacts) -> HelmRelease | None:
+    """Return the release that koord's programs are of; None where Helm did not install them."""
+    for one in (*readable(facts.deployments), *readable(facts.daemon_sets)):
+        release = release_of(one) if _program_of(one) else None
+        if release is not None:
+            return release
+    return None
 
 
 def own_crd_names() -> tuple[str, ...]:

@@ -33,6 +33,18 @@ _STARTING = ("ContainerCreating", "PodInitializing")
 _DEFAULT_LEASE_S = 15.0
 _CLOCK_TOLERANCE = timedelta(seconds=30)  # this machine's clock is not the cluster's
 
+NOT_INSTALLED = Diagnosis(
+    kind=("not-installed", PROGRAM_PODS, "info"),
+    title="No program of koord is installed.",
+    why="Only what an installation would meet was checked.",
+    fix="helm install koord charts/koord --set imageRepositoryHost=registry.example.com --wait",
+)
+INSTALLED_ELSEWHERE = Diagnosis(
+    kind=("installed-elsewhere", PROGRAM_PODS, "error"),
+    title="No program is in the namespace that was looked at, but some are in another.",
+    why="Nothing of that installation was checked.",
+    fix="koord doctor --namespace {namespace}",
+)
 PROGRAM_MISSING = Diagnosis(
     kind=("program-missing", PROGRAM_PODS, "info"),
     title="One of the four programs is not installed beside the others.",
@@ -101,6 +113,8 @@ COMMAND_VERSION_DIFFERS = Diagnosis(
 )
 
 DIAGNOSES = (
+    NOT_INSTALLED,
+    INSTALLED_ELSEWHERE,
     PROGRAM_MISSING,
     PROGRAM_NOT_READY,
     POD_WAITING,
@@ -119,6 +133,8 @@ def check_programs(facts: ClusterFacts) -> list[Finding]:
     found = unread_findings(PROGRAM_PODS, facts.deployments, facts.daemon_sets, facts.pods)
     namespace = facts.namespace
     if not isinstance(facts.deployments, Unread) and not isinstance(facts.daemon_sets, Unread):
+        if not installation.installed_programs(facts):
+            return [*found, _nothing_installed(facts)]
         for program in (one for one in installation.PROGRAMS if one not in installation.installed_programs(facts)):
             component = program.removeprefix("koord-")
             what = f"{program} is not installed in namespace {namespace}"
@@ -132,6 +148,19 @@ def check_programs(facts: ClusterFacts) -> list[Finding]:
         for pod in installation.pods_of(facts, program):
             found += _pod_findings(pod, namespace)
     return found
+
+
+def _nothing_installed(facts: ClusterFacts) -> Finding:
+    others = [
+        one
+        for one in installation.program_workloads(facts.all_deployments, facts.all_daemon_sets)
+        if one.namespace != facts.namespace and not one.is_upstream
+    ]
+    if not others:
+        return NOT_INSTALLED.found(f"no program of koord is installed in namespace {facts.namespace}")
+    titles = [one.title for one in others]
+    what = f"no program of koord is installed in namespace {facts.namespace}, but {name_list(titles)}"
+    return INSTALLED_ELSEWHERE.found(what, titles, namespace=others[0].namespace)
 
 
 def _pod_findings(pod: Obj, namespace: str) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection
 
 import msgspec
@@ -17,13 +18,15 @@ from koord.cli.commands.doctor import (
     yarn_checks,
 )
 from koord.cli.commands.doctor.facts import ClusterFacts, unread_findings
-from koord.cli.commands.doctor.finding import SEVERITIES, Diagnosis, DoctorReport, Finding, SkippedCheck
+from koord.cli.commands.doctor.finding import SEVERITIES, Diagnosis, DoctorReport, Finding, SkippedCheck, printable
 from koord.cli.commands.doctor.installation import (
     DESCHEDULER,
     KOORDLET,
     MANAGER,
     SCHEDULER,
+    HelmRelease,
     installed_programs,
+    own_release,
     own_workloads,
 )
 
@@ -62,7 +65,6 @@ CHECKS = (
         id=program_checks.PROGRAM_PODS,
         title="The programs and their pods",
         run=program_checks.check_programs,
-        programs=_ALL,
     ),
     Check(
         id=program_checks.LEASES,
@@ -157,6 +159,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
 def run_checks(facts: ClusterFacts, only: Collection[str] = CHECK_IDS) -> DoctorReport:
     findings: list[Finding] = []
     skipped: list[SkippedCheck] = []
+    release = own_release(facts)
     for check in CHECKS:
         if check.id not in only:
             continue
@@ -167,7 +170,7 @@ def run_checks(facts: ClusterFacts, only: Collection[str] = CHECK_IDS) -> Doctor
         if why := _reason_to_skip(check, facts):
             skipped.append(SkippedCheck(check=check.id, why=why))
             continue
-        answers = check.run(facts)
+        answers = [repaired_by_helm(one, release) for one in check.run(facts)]
         findings += answers
         if not answers:
             findings.append(Finding(id=check.id, check=check.id, severity="ok", what=check.title))
@@ -182,6 +185,19 @@ def run_checks(facts: ClusterFacts, only: Collection[str] = CHECK_IDS) -> Doctor
     )
 
 
+def repaired_by_helm(finding: Finding, release: HelmRelease | None) -> Finding:
+    """Return the finding with Helm's command where the installation is a release: what kubectl applies over it would be
+    undone by its next upgrade.
+    """
+    if release is None or not finding.fix.startswith("koord manifests "):
+        return finding
+    name, namespace = (shlex.quote(printable(one)) for one in (release.name, release.namespace))
+    fix = f"helm upgrade {name} charts/koord --namespace {namespace} --reset-then-reuse-values --wait"
+    if finding.id == program_checks.PROGRAM_MISSING.id:
+        fix += f" --set {finding.objects[0].removeprefix('koord-')}.enabled=true"
+    return msgspec.structs.replace(finding, fix=fix)
+
+
 def _reason_to_skip(check: Check, facts: ClusterFacts) -> str:
     if not check.programs:
         return ""
@@ -191,7 +207,7 @@ def _reason_to_skip(check: Check, facts: ClusterFacts) -> str:
     if check.needs_pods and facts.in_process & set(check.programs):
         return "the programs run in the API server's own process"
     if len(check.programs) > 1:
-        return f"no program that this is about is installed in namespace {facts.namespace}"
+        return f"none of {', '.join(check.programs)} is installed in namespace {facts.namespace}"
     return f"{check.programs[0]} is not installed in namespace {facts.namespace}"
 
 

@@ -12,12 +12,11 @@ from koord.api.config.descheduler import configuration as descheduler
 from koord.api.model import Obj
 from koord.cli import cluster_access
 from koord.cli.commands.doctor.facts import entries, field, mapping, name_of, number, readable, text, texts
-from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, own_crd_names
+from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, own_crd_names, release_of
 from koord.cli.commands.migrate_from_koordinator import program_arguments
 from koord.cli.commands.migrate_from_koordinator.facts import (
     KoordinatorFacts,
     helm_release,
-    release_of,
     upstream_workloads,
 )
 from koord.cli.manifests.daemonsets import SHIPPED_KOORDLET_GATES
@@ -47,11 +46,14 @@ _CHART_FLAGS = {
         *("runtime-hooks-network", "runtime-hooks-config-path", "enable-nri-runtime-hook", "xpu-device-infos-dir"),
     },
 }
-_HOST_FOLDERS = {  # where koordlet sees a folder, the value that names it, its default
+# Where koordlet sees a folder, the value that names it, and its default in koord's chart. Koordinator's has predictions
+# elsewhere: usage models that start anew tell nothing for a day, and mid resources would be gone for it.
+_HOST_FOLDERS = {
     "/var/lib/kubelet": ("kubeletLibDir", "/var/lib/kubelet"),
     "/host-etc-hookserver": ("koordProxyRegisterDir", "/etc/runtime/hookserver.d"),
     "/host-var-run-koordlet": ("koordletSockDir", "/var/run/koordlet"),
-    "/prediction-checkpoints": ("predictionCheckpointDir", "/var/run/koordlet/prediction-checkpoints"),
+    "/prediction-checkpoints": ("predictionCheckpointDir", "/var/lib/koordlet/prediction-checkpoints"),
+    "/var/run/koordlet/pod-resources": ("podResourcesProxyPath", "/var/run/koordlet/pod-resources"),
 }
 _FAILURE_POLICY = {
     "pods": "pods",

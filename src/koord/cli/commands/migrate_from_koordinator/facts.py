@@ -23,10 +23,8 @@ from koord.cli.commands.doctor.facts import (
     readable,
     text,
 )
-from koord.cli.commands.doctor.installation import ProgramWorkload, program_workloads
+from koord.cli.commands.doctor.installation import HelmRelease, ProgramWorkload, program_workloads, release_of
 from koord.cli.manifests.manifests import manifests
-
-_RELEASE_NAME, _RELEASE_NAMESPACE = "meta.helm.sh/release-name", "meta.helm.sh/release-namespace"
 
 
 class KoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,11 +50,6 @@ class KoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
     crds: Objects = NOT_ASKED
 
 
-class HelmRelease(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    namespace: str
-
-
 def sources(facts: KoordinatorFacts) -> Iterator[tuple[str, Objects]]:
     """Yield each list of the installation with the kind of its objects."""
     yield "Deployment", facts.deployments
@@ -72,15 +65,6 @@ def sources(facts: KoordinatorFacts) -> Iterator[tuple[str, Objects]]:
     yield "MutatingWebhookConfiguration", facts.mutating_webhooks
     yield "ValidatingWebhookConfiguration", facts.validating_webhooks
     yield "CustomResourceDefinition", facts.crds
-
-
-def release_of(obj: Obj) -> HelmRelease | None:
-    """Return the release that an object belongs to, by the annotations that Helm puts on it."""
-    annotations = mapping(obj, "metadata", "annotations")
-    name, namespace = annotations.get(_RELEASE_NAME), annotations.get(_RELEASE_NAMESPACE)
-    if not isinstance(name, str) or not isinstance(namespace, str) or not name:
-        return None
-    return HelmRelease(name=name, namespace=namespace)
 
 
 def upstream_workloads(facts: KoordinatorFacts) -> list[ProgramWorkload]:

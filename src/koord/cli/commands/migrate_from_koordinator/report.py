@@ -12,16 +12,16 @@ import msgspec
 from koord.api.koordinator.custom_kinds import CUSTOM_KINDS
 from koord.api.koordinator.yarn import OPERATOR_PROGRAM
 from koord.api.model import Obj
+from koord.cli.commands.doctor.api_server_checks import OLDEST_MINOR_OF_CHART as OLDEST_MINOR
 from koord.cli.commands.doctor.configuration_checks import CONFIG_MAPS, config_map_findings
 from koord.cli.commands.doctor.facts import Unread, field, name_of, readable, text, unread_findings
 from koord.cli.commands.doctor.finding import SEVERITIES, Diagnosis, Finding, Severity, name_list
-from koord.cli.commands.doctor.installation import PROGRAMS, images_of, program_workloads
+from koord.cli.commands.doctor.installation import PROGRAMS, HelmRelease, images_of, program_workloads
 from koord.cli.commands.doctor.program_checks import LEASE_NAMES
 from koord.cli.commands.migrate_from_koordinator import program_arguments
 from koord.cli.commands.migrate_from_koordinator.chart_values import extract_values, workloads_by_program
 from koord.cli.commands.migrate_from_koordinator.facts import (
     DEVICE_DAEMON,
-    HelmRelease,
     InstalledDefinition,
     InstalledObject,
     KoordinatorFacts,
@@ -37,7 +37,6 @@ from koord.cli.commands.migrate_from_koordinator.program_arguments import Argume
 from koord.cli.manifests.manifests import IMAGE
 from koord.manager.webhook_server.cert_rotator import SECRET_NAME
 
-OLDEST_MINOR = 32  # of Kubernetes, for the chart
 CLUSTER, PROGRAM, DEFINITION, CONFIGURATION = "cluster", "programs", "crds", "configuration"
 _OTHER_PARTS = {  # of the Koordinator project, from charts of their own
     "koord-queue": "koord-queue",
@@ -292,6 +291,10 @@ def return_steps(release: HelmRelease | None, namespace: str, *, installed: bool
     if release is not None:
         name, place = shlex.quote(release.name), shlex.quote(release.namespace)
         return [
+            MoveStep(
+                title="Have each koordlet put back the kernel files that it wrote, which Koordinator's may not know",
+                command=f"koord restore-nodes --koordlet-only --namespace {shlex.quote(namespace)}",
+            ),
             MoveStep(
                 title="Roll the release back to Koordinator's chart, the revision before the upgrade",
                 command=f"helm rollback {name} --namespace {place} --wait --timeout 15m",
