@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -44,6 +45,9 @@ from koord.scheduler.framework.runtime import (
 )
 from koord.scheduler.framework.scoring import INFEASIBLE_SCORE, ScoreResults
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
+
+if TYPE_CHECKING:
+    from koord.scheduler.preemption.extender_review import PreemptionReview
 
 MAX_CLASSES = 128
 # What is kept of a class takes about a hundred bytes for each node: a very large cluster keeps fewer classes.
@@ -347,9 +351,10 @@ class SchedulingEngine:
 
     # Making room -------------------------------------------------------------------------------------------------
 
-    def post_filter(self, attempt: SchedulingAttempt) -> Unschedulable:
+    def post_filter(self, attempt: SchedulingAttempt, review: PreemptionReview | None = None) -> Unschedulable:
         """Run PostFilter for a pod that was found unschedulable; the attempt's decision becomes the outcome.
 
+        With a `review` there may be proposals for extenders in `attempt.post_filter_context` in place of an outcome.
         Raise ValueError if the cluster state has changed since: what PostFilter would read no longer holds.
         """
         decision, pod, profile = attempt.decision, attempt.pod, self.profile
@@ -363,7 +368,7 @@ class SchedulingEngine:
                 raise ValueError(f"the cluster has changed since {pod.key} was decided")
             self._restore_results(attempt)
             results, nominator = attempt.filter_results, self._nominator
-            context = PostFilterContext(profile, attempt.cycle, pod, decision, results, nominator, self._rng)
+            context = PostFilterContext(profile, attempt.cycle, pod, decision, results, nominator, self._rng, review)
             outcome = run_post_filter(profile, context)
             attempt.post_filter_context = context
         attempt.decision = outcome

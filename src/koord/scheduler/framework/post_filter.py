@@ -6,7 +6,7 @@ Also finds the node that came nearest to taking the pod, for explanations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from koord.scheduler.framework.nominated_pods import PodNominator
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 
+if TYPE_CHECKING:
+    from koord.scheduler.preemption.extender_review import PreemptionReview, VictimProposal
+
 
 class PostFilterContext:
     """Describe an unschedulable pod to PostFilter plugins. Valid until the cluster state changes."""
@@ -34,6 +37,8 @@ class PostFilterContext:
         "not_admitted_by",
         "offered_candidates",
         "pod",
+        "proposals",
+        "review",
         "rng",
         "table",
     )
@@ -47,8 +52,12 @@ class PostFilterContext:
         filter_results: FilterResults | None,
         nominator: PodNominator,
         rng: np.random.Generator,
+        review: PreemptionReview | None = None,
     ) -> None:
-        """Take the results of the attempt; `filter_results` is None when PreFilter rejected every node."""
+        """Take the results of the attempt; `filter_results` is None when PreFilter rejected every node.
+
+        With a `review` a plan that needs several nodes must be proposed to extenders before anything follows from it.
+        """
         self.pod = pod
         self.decision = decision
         self.cycle = cycle
@@ -59,6 +68,9 @@ class PostFilterContext:
         self.dry_runs = DryRuns(profile, cycle, pod)
         # The candidates that a plan was made from, with the plugin and its search: extenders may have a say in them.
         self.offered_candidates: tuple[str, Sequence[Any], VictimSearch] | None = None
+        self.review = review
+        # What extenders have to see before there is an outcome: PostFilter is run again when they have.
+        self.proposals: tuple[VictimProposal, ...] = ()
         early = decision.pre_filter
         # The plugin that did not admit this very pod, whatever nodes say: evictions are of no use to it then.
         admitting = (plugin.name for plugin in profile.plugins_at(Plugin.admit))

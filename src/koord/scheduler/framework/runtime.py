@@ -263,7 +263,7 @@ def run_post_filter(profile: SchedulerProfile, context: PostFilterContext) -> Un
     """Run PostFilter and AfterPostFilter for an unschedulable pod.
 
     The first plugin that finds a way, or knows that there is none, decides; otherwise all their reasons are reported. A
-    plugin that fails is reported in the same place.
+    plugin that fails is reported in the same place. There is no outcome yet where a plugin leaves `context.proposals`.
     """
     plugins = profile.plugins_at(Plugin.post_filter)
     outcome = (
@@ -271,6 +271,8 @@ def run_post_filter(profile: SchedulerProfile, context: PostFilterContext) -> Un
         if plugins
         else msgspec.structs.replace(context.decision, nominate="")
     )
+    if context.proposals:
+        return context.decision
     for plugin in profile.plugins_at(Plugin.after_post_filter):
         plugin.after_post_filter(context.cycle, context.pod, context)
     return outcome
@@ -282,6 +284,8 @@ def _run_post_filter_plugins(plugins: Sequence[Plugin], context: PostFilterConte
     nominate: str | None = None
     for plugin in plugins:
         answer = plugin.post_filter(context.cycle, context.pod, context)
+        if context.proposals:
+            break
         if isinstance(answer, Fault):
             reasons, nominate = [answer.message], None
             break
