@@ -33,7 +33,9 @@ from koord.scheduler.framework.attempt import (
     failure_of_rejection,
     plugin_that_raised,
 )
-from koord.scheduler.framework.runtime import PluginRejection, run_bind, run_pre_bind
+from koord.scheduler.framework.binding_runtime import run_bind, run_pre_bind
+from koord.scheduler.framework.plugin_timing import AttemptTimer
+from koord.scheduler.framework.runtime import PluginRejection
 from koord.scheduler.framework.verdict import Fault, PodPatch, PreBindActions, Reject, StatusWrite
 from koord.scheduler.metrics import MetricsRecorder
 from koord.scheduler.queue.queued_pod import QueuedPod
@@ -44,7 +46,7 @@ from koord.telemetry.clock import Clock
 class BindingContext:
     """Carry what the steps after a decision need to bind one pod to its node, or to undo that."""
 
-    __slots__ = ("attempt", "pod", "queued", "started", "waiting_pod", "waits")
+    __slots__ = ("attempt", "pod", "queued", "started", "timer", "waiting_pod", "waits")
 
     def __init__(
         self, queued: QueuedPod, attempt: SchedulingAttempt, waits: Mapping[str, float], started: float
@@ -54,6 +56,7 @@ class BindingContext:
         self.pod: PodInfo = attempt.pod  # as it was decided about; `queued.pod` follows the server
         self.waits = waits  # by plugin: how long Permit may hold it
         self.started = started
+        self.timer: AttemptTimer | None = None  # of a sampled attempt
         self.waiting_pod: WaitingPod | None = None  # while it waits at Permit
 
     @property
@@ -187,6 +190,7 @@ MAX_CONCURRENT_BINDINGS = 64
 # Decided pods that may queue for their turn; the loop pauses beyond that, so that decisions see a recent state.
 MAX_PENDING_BINDINGS = 256
 _PREBIND_POLL_S = (0.1, 1.0)  # first and longest interval between checks whether PreBind actions are done
+DEFAULT_BINDER = "DefaultBinder"
 _PRE_BIND_FAILED = 'running PreBind plugin "DefaultPreBind"'
 SCHEDULER_NAME_UNMATCHED = "schedulerName unmatched"
 _CONFIRM_POLL_S = (0.5, 10.0)  # first and longest interval between questions to the server whether the pod is bound
@@ -317,7 +321,7 @@ class Binder:
         if failure is not None:
             return failure
         began = self._clock.monotonic()
-        pod_patch = await run_pre_bind(context.attempt, self._execute)
+        pod_patch = await run_pre_bind(context.attempt, self._execute, context.timer)
         self._metrics.point_took(context.scheduler_name, "PreBind", self._clock.monotonic() - began)
         if isinstance(pod_patch, PluginRejection):
             return failure_of_rejection(pod_patch)
@@ -342,7 +346,10 @@ class Binder:
                 return failure
         began = self._clock.monotonic()
         failure = await self._post_binding(context, pod_patch.annotations if pod_patch is not None else None)
-        self._metrics.point_took(context.scheduler_name, "Bind", self._clock.monotonic() - began)
+        took = self._clock.monotonic() - began
+        self._metrics.point_took(context.scheduler_name, "Bind", took)
+        if context.timer is not None:
+            self._metrics.plugin_took(DEFAULT_BINDER, "Bind", "Success" if failure is None else "Error", took)
         return failure
 
     async def _post_binding(
@@ -352,10 +359,10 @@ class Binder:
         try:
             refused = await self._client.bind(pod.namespace, pod.name, node, uid=pod.uid, annotations=annotations)
         except TRANSIENT_ERRORS as outage:
-            return await self._confirm_binding(context, f'running Bind plugin "DefaultBinder": {outage}')
+            return await self._confirm_binding(context, f'running Bind plugin "{DEFAULT_BINDER}": {outage}')
         if refused is None:
             return None
-        message = f'running Bind plugin "DefaultBinder": {refused.message}'
+        message = f'running Bind plugin "{DEFAULT_BINDER}": {refused.message}'
         if refused.code >= 500 or refused.conflict:  # it may be bound all the same, by this call or by a lost one
             return await self._confirm_binding(context, message)
         return AttemptFailure(message=message, error=True)

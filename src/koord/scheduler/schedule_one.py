@@ -39,6 +39,7 @@ from koord.scheduler.framework.attempt import (
     failure_of_rejection,
     plugin_that_raised,
 )
+from koord.scheduler.framework.binding_runtime import run_post_bind
 from koord.scheduler.framework.cluster_event import DELETE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.decision import (
     AttemptError,
@@ -49,13 +50,12 @@ from koord.scheduler.framework.decision import (
 )
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.plugin_timing import AttemptTimer
 from koord.scheduler.framework.runtime import (
-    OnPointEnd,
     PluginRejection,
     run_attempt_failed,
     run_nominate_reservation,
     run_permit,
-    run_post_bind,
     run_reserve,
     run_unreserve,
 )
@@ -203,21 +203,21 @@ class SchedulingLoop:
             return True
         started = self._begin_attempt(queued)
         engine = self._engines[pod.scheduler]
-        on_point_end = self._point_timer if self._point_timer.start_if_sampled(pod.scheduler, started) else None
+        timer = self._point_timer if self._point_timer.start_if_sampled(pod.scheduler, started) else None
         decision: Decision
         try:
             # In a rush nobody looks at single pods, and recording the next best nodes would cost more than the
             # decision.
-            attempt = engine.decide(pod, self._runners_up(), on_point_end)
+            attempt = engine.decide(pod, self._runners_up(), timer)
             decision = attempt.decision
             if isinstance(decision, Unschedulable):
-                decision = engine.post_filter(attempt, self._review())
+                decision = engine.post_filter(attempt, self._review(), timer)
                 if (context := attempt.post_filter_context) is not None and context.proposals:
                     return False
-                if on_point_end is not None:
-                    on_point_end("PostFilter")
+                if timer is not None:
+                    timer.point_ended("PostFilter")
             failure = (
-                self._assume_reserve_permit(attempt, queued, started, on_point_end)
+                self._assume_reserve_permit(attempt, queued, started, timer)
                 if isinstance(decision, ChosenNode)
                 else None
             )
@@ -330,7 +330,7 @@ class SchedulingLoop:
         return pod.uid not in self._queue or self._state.placed_pod(pod.uid) is not None
 
     def _assume_reserve_permit(
-        self, attempt: SchedulingAttempt, queued: QueuedPod, started: float, on_point_end: OnPointEnd | None
+        self, attempt: SchedulingAttempt, queued: QueuedPod, started: float, timer: AttemptTimer | None
     ) -> AttemptFailure | None:
         """Assume the chosen node, run Reserve and Permit, start the binding cycle; undo all on a rejection."""
         pod = attempt.pod
@@ -340,19 +340,20 @@ class SchedulingLoop:
         self._state.assume(pod, attempt.node_name)
         waits: dict[str, float] | PluginRejection = {}
         try:
-            rejection = run_reserve(attempt)
-            if on_point_end is not None:
-                on_point_end("Reserve")
+            rejection = run_reserve(attempt, timer)
+            if timer is not None:
+                timer.point_ended("Reserve")
             if rejection is None:
-                waits = run_permit(attempt)
-            if on_point_end is not None:
-                on_point_end("Permit")
+                waits = run_permit(attempt, timer)
+            if timer is not None:
+                timer.point_ended("Permit")
         except Exception:
             self._unreserve_and_forget(attempt)
             raise
         if isinstance(waits, PluginRejection):
             rejection, waits = waits, {}
         context = BindingContext(queued, attempt, waits, started)
+        context.timer = None if timer is None else self._point_timer.for_binding_cycle()
         if rejection is not None:
             failure = failure_of_rejection(rejection)
             self._unreserve_and_forget(attempt)
@@ -395,7 +396,11 @@ class SchedulingLoop:
         pod = context.pod
         self._queue.done(pod.uid)
         self._attempt_log.set_result(pod.uid, "bound")
-        run_post_bind(context.attempt, lambda plugin: _LOG.exception("PostBind of %s failed for %s", plugin, pod.key))
+        run_post_bind(
+            context.attempt,
+            lambda plugin: _LOG.exception("PostBind of %s failed for %s", plugin, pod.key),
+            context.timer,
+        )
         self._status_reporter.report_bound(context)
         if self._auditor is not None:
             self._auditor.pod_bound(pod)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,10 +29,10 @@ from koord.scheduler.framework.decision import (
 from koord.scheduler.framework.filtering import FilterResults
 from koord.scheduler.framework.nominated_pods import NominatedOverlay, NoNominations, PodNominator
 from koord.scheduler.framework.plugin import Plugin, Scores
+from koord.scheduler.framework.plugin_timing import AttemptTimer
 from koord.scheduler.framework.post_filter import PostFilterContext, find_nearest_node
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.runtime import (
-    OnPointEnd,
     PickedNode,
     PluginRejection,
     no_nodes_left,
@@ -46,9 +46,6 @@ from koord.scheduler.framework.runtime import (
 from koord.scheduler.framework.scoring import INFEASIBLE_SCORE, ScoreResults
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
 
-if TYPE_CHECKING:
-    from koord.scheduler.preemption.extender_review import PreemptionReview
-
 MAX_CLASSES = 128
 # What is kept of a class takes about a hundred bytes for each node: a very large cluster keeps fewer classes.
 MAX_CLASS_ROWS = MAX_CLASSES * 20_000
@@ -61,6 +58,8 @@ class ClassEvaluation:
     __slots__ = (
         "_layout",
         "_position",
+        "_profile",
+        "attempts",
         "cycle",
         "filter_results",
         "has_unasked_nodes",
@@ -74,6 +73,7 @@ class ClassEvaluation:
     def __init__(
         self, profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, prefilter_epochs: Sequence[Hashable]
     ) -> None:
+        self._profile = profile
         self.cycle = cycle
         self.pod = pod  # as plugins see it
         self.prefilter_epochs = prefilter_epochs
@@ -82,14 +82,16 @@ class ClassEvaluation:
         self.nominated_overlay = NominatedOverlay(profile, cycle)
         self.has_unasked_nodes = False  # nodes fit by now that extenders were not asked about
         self.refreshes = 0  # how often the results were brought up to date
+        self.attempts = 0  # that were decided with these results
         self._layout = -1
         self._position = -1
 
     def refresh(
-        self, table: NodeTable, pod: PodInfo, nominator: PodNominator, on_point_end: OnPointEnd | None = None
+        self, table: NodeTable, pod: PodInfo, nominator: PodNominator, timer: AttemptTimer | None = None
     ) -> None:
         """Recompute the rows that changed since the last refresh, and apply the nominations that matter to this pod."""
         filter_results, nominated_overlay = self.filter_results, self.nominated_overlay
+        filter_results.timer = self.score_results.timer = timer
         self.refreshes += 1
         changed = table.changed_since(self._position) if self._layout == table.layout else None
         self._layout, self._position = table.layout, table.position
@@ -98,8 +100,8 @@ class ClassEvaluation:
         if changed is None or 4 * len(changed) > table.size:
             filter_results.filter_all()
             nominated_overlay.apply(filter_results, pod, nominator, None)
-            if on_point_end is not None:
-                on_point_end("Filter")
+            if timer is not None:
+                timer.point_ended("Filter")
             self.score_results.score_all()
             return
         across = filter_results.filter_changed(changed)
@@ -108,10 +110,25 @@ class ClassEvaluation:
         )
         if flipped:
             changed = [*changed, *sorted(set(flipped).difference(changed))]
-        if on_point_end is not None:
-            on_point_end("Filter")
+        if timer is not None:
+            timer.point_ended("Filter")
         if changed or across:
             self.score_results.score_changed(changed, across=across)
+
+    def add_plugin_evaluations(self, counts: Counter[tuple[str, str]]) -> None:
+        """Add in how many attempts each plugin was evaluated at each point, by plugin and point."""
+        cycle, profile, attempts = self.cycle, self._profile, self.attempts
+        for plugin in profile.plugins_at(Plugin.pre_filter):
+            if plugin.name not in cycle.skip_filter:
+                counts[plugin.name, "PreFilter"] += attempts
+        for plugin in profile.plugins_at(Plugin.filter):
+            if plugin.name not in cycle.skip_filter:
+                counts[plugin.name, "Filter"] += attempts
+        for plugin in profile.pre_score_plugins:
+            if plugin.name not in cycle.skip_score:
+                counts[plugin.name, "PreScore"] += attempts
+        for scorer in self.score_results.scorers:
+            counts[scorer.name, "Score"] += attempts
 
     def apply_extender_results(self, table: NodeTable, results: ExtenderResults) -> None:
         """Reject the feasible nodes that extenders reject or were not asked about, and score the rest with theirs.
@@ -146,18 +163,29 @@ class SchedulingEngine:
         self._rng = np.random.default_rng(seed)
         self._classes: OrderedDict[Hashable, ClassEvaluation] = OrderedDict()
         self._ties: Scores = np.zeros(0, np.int64)
+        self._evaluations: Counter[tuple[str, str]] = Counter()  # of classes that are no longer kept
+
+    def plugin_evaluations(self) -> Counter[tuple[str, str]]:
+        """Return in how many attempts each plugin was evaluated, by plugin and extension point.
+
+        Plugins that skipped a pod are not counted for it; those whose results for its class still held are.
+        """
+        counts = Counter(self._evaluations)
+        for evaluation in self._classes.values():
+            evaluation.add_plugin_evaluations(counts)
+        return counts
 
     def decide(
         self,
         pod: PodInfo,
         runners_up: int = 0,
-        on_point_end: OnPointEnd | None = None,
+        timer: AttemptTimer | None = None,
         extender_results: ExtenderResults | None = None,
     ) -> SchedulingAttempt:
         """Choose a node for the pod, or say why there is none.
 
         `runners_up` is how many of the next best nodes to record for explanations: it costs a sort of all nodes.
-        `on_point_end` is called at the end of each extension point of an attempt that is timed. With `extender_results`
+        `timer` is told the end of each extension point and plugin in an attempt that is timed. With `extender_results`
         only nodes that extenders were asked about and did not reject are chosen.
         """
         profile, state = self.profile, self._state
@@ -168,25 +196,28 @@ class SchedulingEngine:
         hooks = profile.hooks_for(pod)
         if hooks.begin_attempt and (rejection := run_begin_attempt(hooks.begin_attempt, pod)) is not None:
             return self._rejected(pod, CycleState(state), rejection)
-        evaluation = self._class_evaluation(pod, profile.class_key(pod, hooks), on_point_end)
+        key = profile.class_key(pod, hooks)
+        evaluation = self._class_evaluation(pod, key, timer)
         if isinstance(evaluation, SchedulingAttempt):
             return evaluation
         if hooks.admit and (rejection := run_admit(hooks.admit, evaluation.cycle, pod)) is not None:
             return self._rejected(pod, evaluation.cycle, rejection)
         if extender_results is not None:
             self._classes.pop(profile.equivalence_key(pod), None)  # it is this pod's alone from now on
-        self._refresh(evaluation, pod, on_point_end, extender_results)
+        self._refresh(evaluation, pod, timer, extender_results)
+        if extender_results is not None or key is None:
+            evaluation.add_plugin_evaluations(self._evaluations)
         if hooks.find_one_node or hooks.prefer_nodes:
             picked = self._pick_node(evaluation, pod)
             if isinstance(picked, PluginRejection):
                 return self._rejected(pod, evaluation.cycle, picked)
             if picked is not None:
-                return self._decide_on_picked_node(evaluation, pod, picked, runners_up, on_point_end, extender_results)
+                return self._decide_on_picked_node(evaluation, pod, picked, runners_up, timer, extender_results)
         decision = self._decision(evaluation, pod, runners_up, extender_results)
         return SchedulingAttempt(profile, pod, evaluation.cycle, decision, evaluation)
 
     def _class_evaluation(
-        self, pod: PodInfo, key: Hashable, on_point_end: OnPointEnd | None
+        self, pod: PodInfo, key: Hashable, timer: AttemptTimer | None
     ) -> ClassEvaluation | SchedulingAttempt:
         """Return the results of the pod's class, not yet refreshed; or the attempt, if it is over after PreFilter."""
         profile, state = self.profile, self._state
@@ -194,20 +225,30 @@ class SchedulingEngine:
         kept = self._classes.get(key)
         if kept is None or kept.prefilter_epochs != prefilter_epochs:
             cycle = CycleState(state)
-            seen = run_pre_filter(profile, cycle, pod, on_point_end)
+            seen = run_pre_filter(profile, cycle, pod, timer)
             if isinstance(seen, PluginRejection):
                 return self._rejected_by_pre_filter(pod, cycle, seen)
+            if kept is not None:
+                kept.add_plugin_evaluations(self._evaluations)
             kept = ClassEvaluation(profile, cycle, seen, prefilter_epochs)
             if key is not None:
                 self._classes[key] = kept
                 while len(self._classes) > max(1, min(MAX_CLASSES, MAX_CLASS_ROWS // state.table.size)):
-                    self._classes.popitem(last=False)
+                    _, dropped = self._classes.popitem(last=False)
+                    dropped.add_plugin_evaluations(self._evaluations)
         if key is not None:
             self._classes.move_to_end(key)
         return kept
 
     def _rejected_by_pre_filter(self, pod: PodInfo, cycle: CycleState, rejection: PluginRejection) -> SchedulingAttempt:
         """End the attempt. If preemption could help, admit runs as well: the last rejecting plugin is reported."""
+        for plugin in self.profile.hooks_for(pod).pre_filter:
+            if plugin.name not in cycle.skip_filter:
+                self._evaluations[plugin.name, "PreFilter"] += 1
+            if plugin.name == rejection.plugin and not (
+                isinstance(rejection.answer, Reject) and rejection.answer.resolvable
+            ):
+                break
         if isinstance(rejection.answer, Reject) and rejection.answer.resolvable:
             rejection = run_admit(self.profile.hooks_for(pod).admit, cycle, pod) or rejection
         return self._rejected(pod, cycle, rejection)
@@ -227,14 +268,15 @@ class SchedulingEngine:
         self,
         evaluation: ClassEvaluation,
         pod: PodInfo,
-        on_point_end: OnPointEnd | None,
+        timer: AttemptTimer | None,
         extender_results: ExtenderResults | None,
     ) -> None:
-        evaluation.refresh(self._state.table, pod, self._nominator, on_point_end)
+        evaluation.refresh(self._state.table, pod, self._nominator, timer)
+        evaluation.attempts += 1
         if extender_results is not None:
             evaluation.apply_extender_results(self._state.table, extender_results)
-        if on_point_end is not None:
-            on_point_end("Score")
+        if timer is not None:
+            timer.point_ended("Score")
 
     def _pick_node(self, evaluation: ClassEvaluation, pod: PodInfo) -> PickedNode | PluginRejection | None:
         """Return the node that a plugin planned for this pod alone; else the first preferred node that fits."""
@@ -253,7 +295,7 @@ class SchedulingEngine:
         pod: PodInfo,
         picked: PickedNode,
         runners_up: int,
-        on_point_end: OnPointEnd | None,
+        timer: AttemptTimer | None,
         extender_results: ExtenderResults | None,
     ) -> SchedulingAttempt:
         cycle = evaluation.cycle.fork()
@@ -265,16 +307,21 @@ class SchedulingEngine:
         if not cycle.allowed_nodes:
             return self._rejected(pod, cycle, no_nodes_left(cycle))
         alone = ClassEvaluation(self.profile, cycle, evaluation.pod, evaluation.prefilter_epochs)
-        self._refresh(alone, pod, on_point_end, extender_results)
+        self._refresh(alone, pod, timer, extender_results)
+        alone.add_plugin_evaluations(self._evaluations)
         decision = self._decision(alone, pod, runners_up, extender_results)
         return SchedulingAttempt(self.profile, pod, cycle, decision, alone)
 
     def forget_class(self, pod: PodInfo) -> None:
         """Forget the cached results of the pod's class: a plugin raised, and they may be incomplete."""
         try:
-            self._classes.pop(self.profile.equivalence_key(pod), None)
+            forgotten = self._classes.pop(self.profile.equivalence_key(pod), None)
         except Exception:  # noqa: BLE001 - the plugin that raised may be the one that cannot name the class
+            self._evaluations = self.plugin_evaluations()
             self._classes.clear()
+        else:
+            if forgotten is not None:
+                forgotten.add_plugin_evaluations(self._evaluations)
 
     # Choosing ----------------------------------------------------------------------------------------------------
 
@@ -351,10 +398,16 @@ class SchedulingEngine:
 
     # Making room -------------------------------------------------------------------------------------------------
 
-    def post_filter(self, attempt: SchedulingAttempt, review: PreemptionReview | None = None) -> Unschedulable:
+    def post_filter(
+        self,
+        attempt: SchedulingAttempt,
+        review: Any = None,
+        timer: AttemptTimer | None = None,
+    ) -> Unschedulable:
         """Run PostFilter for a pod that was found unschedulable; the attempt's decision becomes the outcome.
 
-        With a `review` there may be proposals for extenders in `attempt.post_filter_context` in place of an outcome.
+        With a `review` (a PreemptionReview) there may be proposals for extenders in `attempt.post_filter_context` in
+        place of an outcome.
         Raise ValueError if the cluster state has changed since: what PostFilter would read no longer holds.
         """
         decision, pod, profile = attempt.decision, attempt.pod, self.profile
@@ -369,7 +422,7 @@ class SchedulingEngine:
             self._restore_results(attempt)
             results, nominator = attempt.filter_results, self._nominator
             context = PostFilterContext(profile, attempt.cycle, pod, decision, results, nominator, self._rng, review)
-            outcome = run_post_filter(profile, context)
+            outcome = run_post_filter(profile, context, timer)
             attempt.post_filter_context = context
         attempt.decision = outcome
         return outcome

@@ -6,7 +6,7 @@ Also finds the node that came nearest to taking the pod, for explanations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from koord.scheduler.framework.filtering import FilterResults
 from koord.scheduler.framework.nominated_pods import PodNominator
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
-
-if TYPE_CHECKING:
-    from koord.scheduler.preemption.extender_review import PreemptionReview, VictimProposal
 
 
 class PostFilterContext:
@@ -52,7 +49,7 @@ class PostFilterContext:
         filter_results: FilterResults | None,
         nominator: PodNominator,
         rng: np.random.Generator,
-        review: PreemptionReview | None = None,
+        review: Any = None,
     ) -> None:
         """Take the results of the attempt; `filter_results` is None when PreFilter rejected every node.
 
@@ -68,9 +65,9 @@ class PostFilterContext:
         self.dry_runs = DryRuns(profile, cycle, pod)
         # The candidates that a plan was made from, with the plugin and its search: extenders may have a say in them.
         self.offered_candidates: tuple[str, Sequence[Any], VictimSearch] | None = None
-        self.review = review
-        # What extenders have to see before there is an outcome: PostFilter is run again when they have.
-        self.proposals: tuple[VictimProposal, ...] = ()
+        self.review = review  # a PreemptionReview, or None where no extender looks at victims
+        # VictimProposals that extenders have to see before there is an outcome: PostFilter is run again when they have.
+        self.proposals: Sequence[Any] = ()
         early = decision.pre_filter
         # The plugin that did not admit this very pod, whatever nodes say: evictions are of no use to it then.
         admitting = (plugin.name for plugin in profile.plugins_at(Plugin.admit))
