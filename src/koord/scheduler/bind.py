@@ -238,7 +238,7 @@ class Binder:
         if context.waits:
             now = self._clock.monotonic()
             deadlines = {name: now + wait for name, wait in context.waits.items()}
-            context.waiting_pod = WaitingPod(context.pod, context.node_name, deadlines)
+            context.waiting_pod = WaitingPod(context.pod, context.node_name, deadlines, now)
             self._waiting_pods.add(context.waiting_pod)
         else:
             self._commit(context)
