@@ -196,6 +196,18 @@ SCHEDULER_NAME_UNMATCHED = "schedulerName unmatched"
 _CONFIRM_POLL_S = (0.5, 10.0)  # first and longest interval between questions to the server whether the pod is bound
 
 
+# How long a pod that is bound with others keeps its place while its binding fails; first and longest pause between.
+_KEEP_PLACE_S = 120.0
+_REBIND_PAUSE_S = (0.25, 10.0)
+
+
+class _BindingFailure(AttemptFailure, frozen=True, kw_only=True):
+    """Say that a binding failed, whether the next may succeed, and when the server wants to be asked again."""
+
+    may_pass: bool = False
+    retry_after_s: float = 0.0
+
+
 class Binder:
     """Run the steps of binding cycles, as many at a time as an API server takes. It decides nothing about failures."""
 
@@ -345,16 +357,41 @@ class Binder:
             if failure is not None:
                 return failure
         began = self._clock.monotonic()
-        failure = await self._post_binding(context, pod_patch.annotations if pod_patch is not None else None)
+        failure = await self._bind_with_retries(context, pod_patch)
         took = self._clock.monotonic() - began
         self._metrics.point_took(context.scheduler_name, "Bind", took)
         if context.timer is not None:
             self._metrics.plugin_took(DEFAULT_BINDER, "Bind", "Success" if failure is None else "Error", took)
         return failure
 
+    async def _bind_with_retries(self, context: BindingContext, pod_patch: PodPatch | None) -> AttemptFailure | None:
+        """Write the binding; that of a pod bound with others again while its refusal may pass, on the same node.
+
+        Nobody else gets its place meanwhile, because it stays assumed.
+        """
+        annotations = pod_patch.annotations if pod_patch is not None else None
+        again = pod_patch is not None and pod_patch.bound_with_others
+        end = self._clock.monotonic() + _KEEP_PLACE_S
+        pause, longest = _REBIND_PAUSE_S
+        while True:
+            failure = await self._post_binding(context, annotations)
+            if failure is None or not failure.may_pass or not again:
+                return failure
+            pause = max(pause, failure.retry_after_s)
+            if self._clock.monotonic() + pause > end:
+                return failure
+            _LOG.warning("%s keeps its place on %s: %s", context.pod.key, context.node_name, failure.message)
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, longest)
+            if self._check_latest(context) is not None or not self._has_node(context):
+                return failure
+
+    def _has_node(self, context: BindingContext) -> bool:
+        return context.attempt.cycle.state.node(context.node_name) is not None
+
     async def _post_binding(
         self, context: BindingContext, annotations: Mapping[str, str] | None
-    ) -> AttemptFailure | None:
+    ) -> _BindingFailure | None:
         pod, node = context.pod, context.node_name
         try:
             refused = await self._client.bind(pod.namespace, pod.name, node, uid=pod.uid, annotations=annotations)
@@ -365,7 +402,10 @@ class Binder:
         message = f'running Bind plugin "{DEFAULT_BINDER}": {refused.message}'
         if refused.code >= 500 or refused.conflict:  # it may be bound all the same, by this call or by a lost one
             return await self._confirm_binding(context, message)
-        return AttemptFailure(message=message, error=True)
+        may_pass = refused.code == 429  # it was not looked at
+        return _BindingFailure(
+            message=message, error=True, may_pass=may_pass, retry_after_s=refused.retry_after_s or 0.0
+        )
 
     async def _execute(self, actions: PreBindActions) -> Fault | None:
         for write in actions.writes:
@@ -420,7 +460,7 @@ class Binder:
             return AttemptFailure(message=f"{_PRE_BIND_FAILED}: {done.message}", error=True)
         return None
 
-    async def _confirm_binding(self, context: BindingContext, message: str) -> AttemptFailure | None:
+    async def _confirm_binding(self, context: BindingContext, message: str) -> _BindingFailure | None:
         """Ask the server until it says whether the pod is bound after all; return the failure if it is not."""
         pod = context.pod
         pause, longest = _CONFIRM_POLL_S
@@ -430,9 +470,12 @@ class Binder:
             except TRANSIENT_ERRORS:
                 seen = None
             if isinstance(seen, ApiError) and seen.not_found:
-                return AttemptFailure(message=message, error=True)
+                return _BindingFailure(message=message, error=True)
             if seen is not None and not isinstance(seen, ApiError):
-                bound = seen.metadata.uid == pod.uid and seen.spec.node_name == context.node_name
-                return None if bound else AttemptFailure(message=message, error=True)
+                same = seen.metadata.uid == pod.uid
+                if same and seen.spec.node_name == context.node_name:
+                    return None
+                waits = same and not seen.spec.node_name and seen.metadata.deletion_timestamp is None
+                return _BindingFailure(message=message, error=True, may_pass=waits)
             await self._clock.sleep(pause)
             pause = min(2 * pause, longest)

@@ -25,6 +25,7 @@ async def run_pre_bind(
     profile, cycle, pod, node_name = attempt.profile, attempt.cycle, attempt.pod, attempt.node_name
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
+    with_others = False
     for plugin, pre_bind in _pre_bind_methods(profile, pod):
         if timer is not None:
             timer.lap()
@@ -39,9 +40,10 @@ async def run_pre_bind(
         if effect is not None:
             annotations.update(effect.annotations)
             labels.update(effect.labels)
+            with_others |= effect.bound_with_others
     if not annotations and not labels:
         return None
-    pod_patch = PodPatch(annotations, labels)
+    pod_patch = PodPatch(annotations, labels, with_others)
     for plugin in profile.plugins_at(Plugin.apply_patch):  # the first plugin that does not skip decides
         answer = plugin.apply_patch(cycle, pod, node_name, pod_patch)
         if isinstance(answer, Fault):

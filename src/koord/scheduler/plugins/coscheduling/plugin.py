@@ -381,7 +381,8 @@ class Coscheduling(Plugin):
         group = self._gangs.group_of_gang(gang) if gang is not None else None
         if group is not None and len(group.binding) > 1 and pod.uid in group.binding:
             count = str(len(group.binding))
-            return verdict.PodPatch(dict(zip(_BIND_ANNOTATIONS, (group.id, count, group.id, count), strict=True)))
+            marks = dict(zip(_BIND_ANNOTATIONS, (group.id, count, group.id, count), strict=True))
+            return verdict.PodPatch(marks, bound_with_others=True)
         stale = [key for key in _BIND_ANNOTATIONS if key in pod.annotations]
         if not stale or pod.is_reserve_pod:
             return None
