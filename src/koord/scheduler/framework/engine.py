@@ -58,7 +58,6 @@ class ClassEvaluation:
     __slots__ = (
         "_layout",
         "_position",
-        "_profile",
         "attempts",
         "cycle",
         "filter_results",
@@ -73,7 +72,6 @@ class ClassEvaluation:
     def __init__(
         self, profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, prefilter_epochs: Sequence[Hashable]
     ) -> None:
-        self._profile = profile
         self.cycle = cycle
         self.pod = pod  # as plugins see it
         self.prefilter_epochs = prefilter_epochs
@@ -115,21 +113,6 @@ class ClassEvaluation:
         if changed or across:
             self.score_results.score_changed(changed, across=across)
 
-    def add_plugin_evaluations(self, counts: Counter[tuple[str, str]]) -> None:
-        """Add in how many attempts each plugin was evaluated at each point, by plugin and point."""
-        cycle, profile, attempts = self.cycle, self._profile, self.attempts
-        for plugin in profile.plugins_at(Plugin.pre_filter):
-            if plugin.name not in cycle.skip_filter:
-                counts[plugin.name, "PreFilter"] += attempts
-        for plugin in profile.plugins_at(Plugin.filter):
-            if plugin.name not in cycle.skip_filter:
-                counts[plugin.name, "Filter"] += attempts
-        for plugin in profile.pre_score_plugins:
-            if plugin.name not in cycle.skip_score:
-                counts[plugin.name, "PreScore"] += attempts
-        for scorer in self.score_results.scorers:
-            counts[scorer.name, "Score"] += attempts
-
     def apply_extender_results(self, table: NodeTable, results: ExtenderResults) -> None:
         """Reject the feasible nodes that extenders reject or were not asked about, and score the rest with theirs.
 
@@ -163,17 +146,34 @@ class SchedulingEngine:
         self._rng = np.random.default_rng(seed)
         self._classes: OrderedDict[Hashable, ClassEvaluation] = OrderedDict()
         self._ties: Scores = np.zeros(0, np.int64)
-        self._evaluations: Counter[tuple[str, str]] = Counter()  # of classes that are no longer kept
+        # Attempts by who skipped the pod at Filter and at Score, of classes that are no longer kept.
+        self._attempts: Counter[tuple[frozenset[str], frozenset[str]]] = Counter()
+        self._pre_filter_rejections: Counter[tuple[str, str]] = Counter()  # evaluations in attempts that ended there
 
     def plugin_evaluations(self) -> Counter[tuple[str, str]]:
         """Return in how many attempts each plugin was evaluated, by plugin and extension point.
 
         Plugins that skipped a pod are not counted for it; those whose results for its class still held are.
         """
-        counts = Counter(self._evaluations)
-        for evaluation in self._classes.values():
-            evaluation.add_plugin_evaluations(counts)
+        attempts, profile = Counter(self._attempts), self.profile
+        for kept in self._classes.values():
+            attempts[kept.cycle.skip_filter, kept.cycle.skip_score] += kept.attempts
+        counts = Counter(self._pre_filter_rejections)
+        for (skip_filter, skip_score), times in attempts.items():
+            for point, plugins, skipped in (
+                ("PreFilter", profile.plugins_at(Plugin.pre_filter), skip_filter),
+                ("Filter", profile.plugins_at(Plugin.filter), skip_filter),
+                ("PreScore", profile.pre_score_plugins, skip_score),
+                ("Score", profile.plugins_at(Plugin.score), skip_score),
+            ):
+                for plugin in plugins:
+                    if plugin.name not in skipped:
+                        counts[plugin.name, point] += times
         return counts
+
+    def _count_attempts(self, dropped: ClassEvaluation) -> None:
+        """Count the attempts of a class whose results are no longer kept; nearly free, as each new class drops one."""
+        self._attempts[dropped.cycle.skip_filter, dropped.cycle.skip_score] += dropped.attempts
 
     def decide(
         self,
@@ -206,7 +206,7 @@ class SchedulingEngine:
             self._classes.pop(profile.equivalence_key(pod), None)  # it is this pod's alone from now on
         self._refresh(evaluation, pod, timer, extender_results)
         if extender_results is not None or key is None:
-            evaluation.add_plugin_evaluations(self._evaluations)
+            self._count_attempts(evaluation)
         if hooks.find_one_node or hooks.prefer_nodes:
             picked = self._pick_node(evaluation, pod)
             if isinstance(picked, PluginRejection):
@@ -229,13 +229,13 @@ class SchedulingEngine:
             if isinstance(seen, PluginRejection):
                 return self._rejected_by_pre_filter(pod, cycle, seen)
             if kept is not None:
-                kept.add_plugin_evaluations(self._evaluations)
+                self._count_attempts(kept)
             kept = ClassEvaluation(profile, cycle, seen, prefilter_epochs)
             if key is not None:
                 self._classes[key] = kept
                 while len(self._classes) > max(1, min(MAX_CLASSES, MAX_CLASS_ROWS // state.table.size)):
                     _, dropped = self._classes.popitem(last=False)
-                    dropped.add_plugin_evaluations(self._evaluations)
+                    self._count_attempts(dropped)
         if key is not None:
             self._classes.move_to_end(key)
         return kept
@@ -244,7 +244,7 @@ class SchedulingEngine:
         """End the attempt. If preemption could help, admit runs as well: the last rejecting plugin is reported."""
         for plugin in self.profile.hooks_for(pod).pre_filter:
             if plugin.name not in cycle.skip_filter:
-                self._evaluations[plugin.name, "PreFilter"] += 1
+                self._pre_filter_rejections[plugin.name, "PreFilter"] += 1
             if plugin.name == rejection.plugin and not (
                 isinstance(rejection.answer, Reject) and rejection.answer.resolvable
             ):
@@ -308,7 +308,7 @@ class SchedulingEngine:
             return self._rejected(pod, cycle, no_nodes_left(cycle))
         alone = ClassEvaluation(self.profile, cycle, evaluation.pod, evaluation.prefilter_epochs)
         self._refresh(alone, pod, timer, extender_results)
-        alone.add_plugin_evaluations(self._evaluations)
+        self._count_attempts(alone)
         decision = self._decision(alone, pod, runners_up, extender_results)
         return SchedulingAttempt(self.profile, pod, cycle, decision, alone)
 
@@ -317,11 +317,12 @@ class SchedulingEngine:
         try:
             forgotten = self._classes.pop(self.profile.equivalence_key(pod), None)
         except Exception:  # noqa: BLE001 - the plugin that raised may be the one that cannot name the class
-            self._evaluations = self.plugin_evaluations()
+            for kept in self._classes.values():
+                self._count_attempts(kept)
             self._classes.clear()
         else:
             if forgotten is not None:
-                forgotten.add_plugin_evaluations(self._evaluations)
+                self._count_attempts(forgotten)
 
     # Choosing ----------------------------------------------------------------------------------------------------
 
