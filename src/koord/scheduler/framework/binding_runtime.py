@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.attempt import SchedulingAttempt
 from koord.scheduler.framework.cycle_state import CycleState
@@ -48,6 +50,8 @@ async def run_pre_bind(
         answer = plugin.apply_patch(cycle, pod, node_name, pod_patch)
         if isinstance(answer, Fault):
             return PluginRejection(plugin.name, answer, "PreBind")
+        if isinstance(answer, PodPatch):
+            return msgspec.structs.replace(answer, bound_with_others=with_others)
         if not isinstance(answer, Skip):
             return answer
     return pod_patch
