@@ -175,5 +175,16 @@ def test_messages_lose_their_numbers_of_nodes(reason: str, message: str, expecte
     assert pending_reason(reason, message) == (expected if expected is not None else message)
 
 
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("", "waits for the other members of gang g"),
+        ("0/1 nodes are available: 1 Insufficient cpu.", "Insufficient cpu"),
+    ],
+)
+def test_a_member_of_a_gang_of_which_nothing_is_told_waits_for_the_others(message: str, expected: str) -> None:
+    assert pending_reason("", message, "g") == expected
+
+
 def test_the_label_that_repeats_a_nodes_name_is_left_out() -> None:
     assert label_texts({"kubernetes.io/hostname": "a", "zone": "b"}) == ("zone=b",)

@@ -26,6 +26,7 @@ class FakeExtender:
         self.status = 200
         self.delay_s = 0.0
         self.bind: Callable[[str, str, str], Awaitable[str]] | None = None  # namespace, name, node -> error
+        self.preempt: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # instead of `refused_victims`
         self.calls: list[tuple[str, dict[str, Any]]] = []
 
     def calls_of(self, verb: str) -> list[dict[str, Any]]:
@@ -46,7 +47,7 @@ class FakeExtender:
         if verb == "prioritize":
             return [{"Host": name, "Score": self.scores.get(name, 0)} for name in node_names(args)]
         if verb == "preempt":
-            return self._preempt(args)
+            return (self.preempt or self._preempt)(args)
         assert verb == "bind"
         assert self.bind is not None
         return {"Error": await self.bind(args["PodNamespace"], args["PodName"], args["Node"]) or self.error}

@@ -34,7 +34,7 @@ from koord.scheduler.workload_auditor import WorkloadAuditorSettings
 from koord.telemetry.clock import LoopClock
 from koord.telemetry.metrics import MetricRegistry
 
-RequestFate = Literal["well", "lost", "lost-after", "409", "429", "500", "500-after", "503"]
+RequestFate = Literal["well", "lost", "lost-after", "403", "409", "429", "500", "500-after", "503"]
 WRITES = ("POST", "PATCH", "DELETE")
 
 
@@ -56,7 +56,7 @@ class FaultyTransport:
         fate = self.fate(request)
         if fate == "lost":
             raise Unreachable("lost on the way")
-        if fate in ("409", "429", "500", "503"):
+        if fate in ("403", "409", "429", "500", "503"):
             return _status(int(fate))
         held = self.arrival(request)
         if held is not None:

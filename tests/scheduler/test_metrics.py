@@ -65,11 +65,10 @@ def test_parts_have_the_labels_of_kube_scheduler() -> None:
     registry = MetricRegistry()
     metrics = SchedulerMetrics(registry)
     metrics.extension_point("Filter", "Success", "p", 0.1)
-    metrics.plugin("NodeName", "Filter", "Success", 0.1)
-    metrics.evaluated("NodeName", "Filter", "p", 3)
-    metrics.hint("NodeName", "NodeAdd", "Queue", 0.1)
+    metrics.plugin_took("NodeName", "Filter", "Success", 0.1)
+    metrics.hint_took("NodeName", "NodeAdd", "Queue", 0.1)
     metrics.permit_waited("rejected", 2.0)
-    metrics.event("NodeAdd", 0.1)
+    metrics.event_handled("NodeAdd", 0.1)
     metrics.victims_searched(3)
     metrics.victims_searched(0)
     metrics.binding_failed("p", "error", 0.1)
@@ -80,7 +79,6 @@ def test_parts_have_the_labels_of_kube_scheduler() -> None:
         '{extension_point="Filter",profile="p",status="Success"} 1',
         "scheduler_plugin_execution_duration_seconds_count"
         '{extension_point="Filter",plugin="NodeName",status="Success"} 1',
-        'scheduler_plugin_evaluation_total{extension_point="Filter",plugin="NodeName",profile="p"} 3',
         'scheduler_queueing_hint_execution_duration_seconds_count{event="NodeAdd",hint="Queue",plugin="NodeName"} 1',
         'scheduler_permit_wait_duration_seconds_sum{result="rejected"} 2',
         'scheduler_event_handling_duration_seconds_count{event="NodeAdd"} 1',
@@ -96,7 +94,7 @@ def test_parts_have_the_labels_of_kube_scheduler() -> None:
 
 def test_held_numbers_are_read_when_asked_for() -> None:
     registry, queue = MetricRegistry(), Queue()
-    SchedulerMetrics(registry).serve_sources(queue, State(), lambda: 7)
+    SchedulerMetrics(registry).serve_sources(queue, State(), lambda: 7, {"p": lambda: {("NodeName", "Filter"): 3}})
     lines = served(registry)
     for line in (
         'scheduler_pending_pods{queue="gated"} 4',
@@ -105,6 +103,7 @@ def test_held_numbers_are_read_when_asked_for() -> None:
         'scheduler_goroutines{operation="binding"} 7',
         'scheduler_queue_incoming_pods_total{event="UnschedulablePodAdd",queue="active"} 3',
         'scheduler_unschedulable_pods{plugin="NodeAffinity",profile="p"} 1',
+        'scheduler_plugin_evaluation_total{extension_point="Filter",plugin="NodeName",profile="p"} 3',
     ):
         assert line in lines
     queue.counters.incoming["active", "UnschedulablePodAdd"] += 1

@@ -36,9 +36,6 @@ class Observer:
         self.quotas: dict[str, Obj] = {}
         self.jobs: dict[str, Obj] = {}
         self.reservations: dict[str, Obj] = {}
-        # Gangs of which the server refused a binding after others were made: such a member loses its place, and another
-        # pod may have it before the next attempt. Bindings are single writes, here as in Koordinator.
-        self._gangs_with_refused_binding: set[str] = set()
         self._phases: dict[
             str, dict[str, str]
         ] = {}  # uid of a pod -> last phase of each of its migration jobs; empty once the job noted an eviction
@@ -97,8 +94,6 @@ class Observer:
             self._on_node[self._node_of.get(uid, "")].pop(uid, None)
             return
         self.pods[uid] = obj
-        if (gang := gang_of(obj)) is not None and _was_binding_refused(obj):
-            self._gangs_with_refused_binding.add(gang[0])
         known = self._node_of.get(uid, "")
         self._say_all(cluster_rules.moved_though_bound(obj, known))
         if node and obj["status"].get("phase") in ("Succeeded", "Failed"):
@@ -137,7 +132,7 @@ class Observer:
         pods = self.pods.values()
         found = cluster_rules.refused_though_bound(pods)
         found += [f"nobody has looked at {pod['metadata']['name']}" for pod in pods if not _was_attempted(pod)]
-        partial = set(cluster_rules.partial_gangs(pods, gang_of)) - self._gangs_with_refused_binding
+        partial = cluster_rules.partial_gangs(pods, gang_of)
         found += [f"gang {gang} runs with too few members" for gang in sorted(partial)]
         for uid in {e.uid for e in self._evictions if e.accepted and e.actor.startswith("koord-descheduler")}:
             phases = self._phases.get(uid, {})
@@ -160,14 +155,6 @@ def gang_of(pod: Obj) -> tuple[str, int] | None:
     """Return the gang of a pod and how many members it needs, which its name ends with."""
     gang = pod["metadata"].get("labels", {}).get(L_POD_GROUP)
     return (gang, int(gang.rpartition("-")[2])) if gang else None
-
-
-def _was_binding_refused(pod: Obj) -> bool:
-    conditions = pod["status"].get("conditions", ())
-    return any(
-        one.get("reason") == "SchedulerError" and one.get("message", "").startswith("running Bind plugin")
-        for one in conditions
-    )
 
 
 def _was_attempted(pod: Obj) -> bool:

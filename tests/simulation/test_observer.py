@@ -65,7 +65,7 @@ def test_a_pod_that_changes_its_node() -> None:
     assert told(seen) == ["pod a went from n0 to n1"]
 
 
-def test_a_gang_is_excused_whose_binding_the_server_refused() -> None:
+def test_a_gang_whose_binding_the_server_refused_is_no_exception() -> None:
     seen = watching()
     labels = {L_POD_GROUP: "gang-1-2"}
     seen.on_pod("ADDED", pod("bound", "n0", labels=labels))
@@ -76,7 +76,7 @@ def test_a_gang_is_excused_whose_binding_the_server_refused() -> None:
         "message": 'running Bind plugin "DefaultBinder": fault 503',
     }
     seen.on_pod("ADDED", waits)
-    assert seen.wrong_at_rest() == []
+    assert seen.wrong_at_rest() == ["gang gang-1-2 runs with too few members"]
 
 
 def test_what_is_wrong_at_rest() -> None:

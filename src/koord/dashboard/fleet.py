@@ -88,10 +88,13 @@ _COUNT = re.compile(r"^\d+ ")
 NOT_TRIED = "not tried yet by a scheduler"
 
 
-def pending_reason(condition_reason: str, message: str) -> str:
-    """Return a scheduler's message without the numbers of nodes in it, so that pods refused alike fall together."""
+def pending_reason(condition_reason: str, message: str, gang: str = "") -> str:
+    """Return a scheduler's message without the numbers of nodes in it, so that pods refused alike fall together.
+
+    Nothing is written about a member of a gang that is held back until the others are there, or has a node and waits.
+    """
     if not message:
-        return condition_reason or NOT_TRIED
+        return condition_reason or (f"waits for the other members of gang {gang}" if gang else NOT_TRIED)
     found = _UNAVAILABLE.match(message)
     if found is None:
         return message

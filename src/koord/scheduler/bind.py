@@ -33,7 +33,9 @@ from koord.scheduler.framework.attempt import (
     failure_of_rejection,
     plugin_that_raised,
 )
-from koord.scheduler.framework.runtime import PluginRejection, run_bind, run_pre_bind
+from koord.scheduler.framework.binding_runtime import run_bind, run_pre_bind
+from koord.scheduler.framework.plugin_timing import AttemptTimer
+from koord.scheduler.framework.runtime import PluginRejection
 from koord.scheduler.framework.verdict import Fault, PodPatch, PreBindActions, Reject, StatusWrite
 from koord.scheduler.metrics import MetricsRecorder
 from koord.scheduler.queue.queued_pod import QueuedPod
@@ -44,7 +46,7 @@ from koord.telemetry.clock import Clock
 class BindingContext:
     """Carry what the steps after a decision need to bind one pod to its node, or to undo that."""
 
-    __slots__ = ("attempt", "pod", "queued", "started", "waiting_pod", "waits")
+    __slots__ = ("attempt", "pod", "queued", "started", "timer", "waiting_pod", "waits")
 
     def __init__(
         self, queued: QueuedPod, attempt: SchedulingAttempt, waits: Mapping[str, float], started: float
@@ -54,6 +56,7 @@ class BindingContext:
         self.pod: PodInfo = attempt.pod  # as it was decided about; `queued.pod` follows the server
         self.waits = waits  # by plugin: how long Permit may hold it
         self.started = started
+        self.timer: AttemptTimer | None = None  # of a sampled attempt
         self.waiting_pod: WaitingPod | None = None  # while it waits at Permit
 
     @property
@@ -187,9 +190,22 @@ MAX_CONCURRENT_BINDINGS = 64
 # Decided pods that may queue for their turn; the loop pauses beyond that, so that decisions see a recent state.
 MAX_PENDING_BINDINGS = 256
 _PREBIND_POLL_S = (0.1, 1.0)  # first and longest interval between checks whether PreBind actions are done
+DEFAULT_BINDER = "DefaultBinder"
 _PRE_BIND_FAILED = 'running PreBind plugin "DefaultPreBind"'
 SCHEDULER_NAME_UNMATCHED = "schedulerName unmatched"
 _CONFIRM_POLL_S = (0.5, 10.0)  # first and longest interval between questions to the server whether the pod is bound
+
+
+# How long a pod that is bound with others keeps its place while its binding fails; first and longest pause between.
+_KEEP_PLACE_S = 120.0
+_REBIND_PAUSE_S = (0.25, 10.0)
+
+
+class _BindingFailure(AttemptFailure, frozen=True, kw_only=True):
+    """Say that a binding failed, whether the next may succeed, and when the server wants to be asked again."""
+
+    may_pass: bool = False
+    retry_after_s: float = 0.0
 
 
 class Binder:
@@ -234,7 +250,7 @@ class Binder:
         if context.waits:
             now = self._clock.monotonic()
             deadlines = {name: now + wait for name, wait in context.waits.items()}
-            context.waiting_pod = WaitingPod(context.pod, context.node_name, deadlines)
+            context.waiting_pod = WaitingPod(context.pod, context.node_name, deadlines, now)
             self._waiting_pods.add(context.waiting_pod)
         else:
             self._commit(context)
@@ -317,7 +333,7 @@ class Binder:
         if failure is not None:
             return failure
         began = self._clock.monotonic()
-        pod_patch = await run_pre_bind(context.attempt, self._execute)
+        pod_patch = await run_pre_bind(context.attempt, self._execute, context.timer)
         self._metrics.point_took(context.scheduler_name, "PreBind", self._clock.monotonic() - began)
         if isinstance(pod_patch, PluginRejection):
             return failure_of_rejection(pod_patch)
@@ -341,24 +357,55 @@ class Binder:
             if failure is not None:
                 return failure
         began = self._clock.monotonic()
-        failure = await self._post_binding(context, pod_patch.annotations if pod_patch is not None else None)
-        self._metrics.point_took(context.scheduler_name, "Bind", self._clock.monotonic() - began)
+        failure = await self._bind_with_retries(context, pod_patch)
+        took = self._clock.monotonic() - began
+        self._metrics.point_took(context.scheduler_name, "Bind", took)
+        if context.timer is not None:
+            self._metrics.plugin_took(DEFAULT_BINDER, "Bind", "Success" if failure is None else "Error", took)
         return failure
+
+    async def _bind_with_retries(self, context: BindingContext, pod_patch: PodPatch | None) -> AttemptFailure | None:
+        """Write the binding; that of a pod bound with others again while its refusal may pass, on the same node.
+
+        Nobody else gets its place meanwhile, because it stays assumed.
+        """
+        annotations = pod_patch.annotations if pod_patch is not None else None
+        again = pod_patch is not None and pod_patch.bound_with_others
+        end = self._clock.monotonic() + _KEEP_PLACE_S
+        pause, longest = _REBIND_PAUSE_S
+        while True:
+            failure = await self._post_binding(context, annotations)
+            if failure is None or not failure.may_pass or not again:
+                return failure
+            pause = max(pause, failure.retry_after_s)
+            if self._clock.monotonic() + pause > end:
+                return failure
+            _LOG.warning("%s keeps its place on %s: %s", context.pod.key, context.node_name, failure.message)
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, longest)
+            if self._check_latest(context) is not None or not self._has_node(context):
+                return failure
+
+    def _has_node(self, context: BindingContext) -> bool:
+        return context.attempt.cycle.state.node(context.node_name) is not None
 
     async def _post_binding(
         self, context: BindingContext, annotations: Mapping[str, str] | None
-    ) -> AttemptFailure | None:
+    ) -> _BindingFailure | None:
         pod, node = context.pod, context.node_name
         try:
             refused = await self._client.bind(pod.namespace, pod.name, node, uid=pod.uid, annotations=annotations)
         except TRANSIENT_ERRORS as outage:
-            return await self._confirm_binding(context, f'running Bind plugin "DefaultBinder": {outage}')
+            return await self._confirm_binding(context, f'running Bind plugin "{DEFAULT_BINDER}": {outage}')
         if refused is None:
             return None
-        message = f'running Bind plugin "DefaultBinder": {refused.message}'
+        message = f'running Bind plugin "{DEFAULT_BINDER}": {refused.message}'
         if refused.code >= 500 or refused.conflict:  # it may be bound all the same, by this call or by a lost one
             return await self._confirm_binding(context, message)
-        return AttemptFailure(message=message, error=True)
+        may_pass = refused.code == 429  # it was not looked at
+        return _BindingFailure(
+            message=message, error=True, may_pass=may_pass, retry_after_s=refused.retry_after_s or 0.0
+        )
 
     async def _execute(self, actions: PreBindActions) -> Fault | None:
         for write in actions.writes:
@@ -413,7 +460,7 @@ class Binder:
             return AttemptFailure(message=f"{_PRE_BIND_FAILED}: {done.message}", error=True)
         return None
 
-    async def _confirm_binding(self, context: BindingContext, message: str) -> AttemptFailure | None:
+    async def _confirm_binding(self, context: BindingContext, message: str) -> _BindingFailure | None:
         """Ask the server until it says whether the pod is bound after all; return the failure if it is not."""
         pod = context.pod
         pause, longest = _CONFIRM_POLL_S
@@ -423,9 +470,12 @@ class Binder:
             except TRANSIENT_ERRORS:
                 seen = None
             if isinstance(seen, ApiError) and seen.not_found:
-                return AttemptFailure(message=message, error=True)
+                return _BindingFailure(message=message, error=True)
             if seen is not None and not isinstance(seen, ApiError):
-                bound = seen.metadata.uid == pod.uid and seen.spec.node_name == context.node_name
-                return None if bound else AttemptFailure(message=message, error=True)
+                same = seen.metadata.uid == pod.uid
+                if same and seen.spec.node_name == context.node_name:
+                    return None
+                waits = same and not seen.spec.node_name and seen.metadata.deletion_timestamp is None
+                return _BindingFailure(message=message, error=True, may_pass=waits)
             await self._clock.sleep(pause)
             pause = min(2 * pause, longest)

@@ -31,11 +31,13 @@ from koord.scheduler.framework.cluster_event import (
     pod_update_events,
 )
 from koord.scheduler.live_handle import LiveHandle, LiveLister
+from koord.scheduler.metrics import MetricsRecorder
 from koord.scheduler.queue.nominations import is_nominated_by_others
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from koord.telemetry.clock import Clock
 
 _RESERVATION_ACTIONS = {"added": ADD, "updated": UPDATE, "deleted": DELETE}
+_ACTION_LABELS = {"added": "Add", "updated": "Update", "deleted": "Delete"}
 _RESERVE_POD_ADDED, _RESERVE_POD_DELETED = ClusterEvent("Pod", ADD), ClusterEvent("Pod", DELETE)
 
 
@@ -57,7 +59,9 @@ class ReservationEventHandler:
         gone: Callable[[str], None],
         assumed_changed: Callable[[Pod], None],
         wake: Callable[[], None],
+        metrics: MetricsRecorder,
     ) -> None:
+        self._metrics = metrics
         self._lister = lister
         self._state = state
         self._queue = queue
@@ -76,6 +80,12 @@ class ReservationEventHandler:
         return reserve_pod_of(found) if found is not None and found.metadata.uid == pod.uid else None
 
     def _on_reservation(self, change: ObjectChange[Reservation]) -> None:
+        began = self._clock.monotonic()
+        event = ClusterEvent("Reservation", _RESERVATION_ACTIONS[change.kind])
+        self._handle_reservation(change, event)
+        self._metrics.event_handled(ObjectEvent(event).metric_label, self._clock.monotonic() - began)
+
+    def _handle_reservation(self, change: ObjectChange[Reservation], event: ClusterEvent) -> None:
         deleted = change.kind == "deleted"
         reservation = change.object
         uid = reservation.metadata.uid
@@ -93,7 +103,7 @@ class ReservationEventHandler:
             self._on_pod_gone(uid)
             self._state.drop_pod(uid)
         old, new = (reservation, None) if deleted else (change.old, reservation)
-        self._notify_queue(ClusterEvent("Reservation", _RESERVATION_ACTIONS[change.kind]), old, new)
+        self._notify_queue(event, old, new)
         after = self._state.placed_pod(uid)
         if before is not None and (after is None or after.node_name != before.node_name):
             self._notify_queue(_RESERVE_POD_DELETED, before, None)
@@ -114,6 +124,7 @@ class ReservationEventHandler:
 
 
 _ACTIONS = {"added": ADD, "updated": UPDATE, "deleted": DELETE}
+_ACTION_LABELS = {"added": "Add", "updated": "Update", "deleted": "Delete"}
 _POD_ADDED, _POD_DELETED = ClusterEvent("Pod", ADD), ClusterEvent("Pod", DELETE)
 _NODE_ADDED, _NODE_DELETED = ClusterEvent("Node", ADD), ClusterEvent("Node", DELETE)
 
@@ -141,8 +152,10 @@ class EventHandlers:
         gone: Callable[[str], None],
         assumed_changed: Callable[[Pod], None],
         wake: Callable[[], None],
+        metrics: MetricsRecorder,
         follows_other_schedulers: bool = False,
     ) -> None:
+        self._metrics = metrics
         self._state: ClusterState = handle.state
         self._handle = handle
         self._queue = queue
@@ -194,23 +207,34 @@ class EventHandlers:
 
     def _on_node(self, change: ObjectChange[Node]) -> None:
         node, old = change.object, change.old
+        began = self._clock.monotonic()
         if change.kind == "deleted":
             self._state.drop_node(node.metadata.name)
-            self._notify_queue(ObjectEvent(_NODE_DELETED, old=node))
+            self._handle_node_event(ObjectEvent(_NODE_DELETED, old=node), began)
         elif old is None:
             self._state.set_node(node)
-            self._notify_queue(ObjectEvent(_NODE_ADDED, new=node))
+            self._handle_node_event(ObjectEvent(_NODE_ADDED, new=node), began)
         else:
             events = node_update_events(old, node)
             if not events and _is_equal_for_placement(old, node):
                 return  # a heartbeat
             self._state.set_node(node)
             for event in events:
-                self._notify_queue(ObjectEvent(event, old, node))
+                self._handle_node_event(ObjectEvent(event, old, node), began)
+
+    def _handle_node_event(self, object_event: ObjectEvent, began: float) -> None:
+        self._notify_queue(object_event)
+        self._metrics.event_handled(object_event.metric_label, self._clock.monotonic() - began)
 
     # Pods --------------------------------------------------------------------------------------------------------
 
     def _on_pod(self, change: ObjectChange[Pod]) -> None:
+        began = self._clock.monotonic()
+        self._handle_pod(change)
+        of = "AssignedPod" if change.object.spec.node_name else "UnschedulablePod"
+        self._metrics.event_handled(of + _ACTION_LABELS[change.kind], self._clock.monotonic() - began)
+
+    def _handle_pod(self, change: ObjectChange[Pod]) -> None:
         pod = change.object
         if self._pod_lister is not None:
             self._pod_lister.notify(*((pod, None) if change.kind == "deleted" else (change.old, pod)))
@@ -283,6 +307,7 @@ class EventHandlers:
             gone=self._on_pod_gone,
             assumed_changed=self._on_assumed_changed,
             wake=self._wake,
+            metrics=self._metrics,
         )
 
     def latest_pod(self, pod: PodInfo) -> Pod | None:
@@ -298,10 +323,13 @@ class EventHandlers:
         events = {name: ClusterEvent(kind, action) for name, action in _ACTIONS.items()}
 
         def tell(change: ObjectChange[Any]) -> None:
+            began = self._clock.monotonic()
             gone = change.kind == "deleted"
             old, new = (change.object, None) if gone else (change.old, change.object)
             lister.notify(old, new)
-            self._notify_queue(ObjectEvent(events[change.kind], old, new))
+            object_event = ObjectEvent(events[change.kind], old, new)
+            self._notify_queue(object_event)
+            self._metrics.event_handled(object_event.metric_label, self._clock.monotonic() - began)
 
         return tell
 

@@ -21,6 +21,7 @@ from koord.policy.eviction import EVICTED, FAILED, KOORD_SCHEDULER, EvictionLedg
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
 from koord.scheduler.framework.decision import PreemptionPlan
+from koord.scheduler.metrics import MetricsRecorder
 from koord.scheduler.preemption.evaluator import PreemptionsInProgress
 from koord.scheduler.status_reporter import event_subject_of
 from koord.scheduler.waiting_pods import WaitingPods
@@ -57,7 +58,9 @@ class SchedulerEvictor:
         in_progress: PreemptionsInProgress,
         *,
         failed: Callable[[PodInfo], None],
+        metrics: MetricsRecorder,
     ) -> None:
+        self._metrics = metrics
         self._client = client
         self._clock = clock
         self._recorders = recorders
@@ -111,12 +114,14 @@ class SchedulerEvictor:
     async def _evict_all(self, pod: PodInfo, plan: PreemptionPlan, victims: list[PodInfo]) -> None:
         *others, last = victims
         done = False
+        began = self._clock.monotonic()
         try:
             results = await asyncio.gather(*(self._preempt_one(pod, plan, victim) for victim in others))
             self._in_progress.begin_last_victim(pod.uid, last.uid)
             done = await self._preempt_one(pod, plan, last) and all(results)
         finally:
             self._in_progress.end(pod.uid)
+            self._metrics.victims_ended("success" if done else "error", self._clock.monotonic() - began)
             if not done:
                 self._on_failed(pod)
 

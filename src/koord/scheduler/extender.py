@@ -34,6 +34,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.decision import ExtenderResults
 from koord.scheduler.framework.verdict import Fault, Reject
+from koord.scheduler.preemption.extender_review import PreemptionReview, VictimProposal
 from koord.scheduler.preemption.victims import PreemptionCandidate
 from koord.values import duration
 
@@ -345,6 +346,25 @@ class Extenders:
                 continue
             candidates = left
         return candidates
+
+    def reviews_preemption_for(self, pod: PodInfo) -> bool:
+        """Return whether some extender is to see the victims that make room for the pod."""
+        return any(one.settings.preempt_verb and one.is_interested(pod) for one in self._extenders)
+
+    async def review_proposals(self, proposals: Sequence[VictimProposal], review: PreemptionReview) -> None:
+        """Show the victims of a plan for many pods to the extenders, kind of pod by kind of pod."""
+        left = {candidate.node: candidate for proposal in proposals for candidate in proposal.candidates}
+        asked = tuple(left.values())
+        for proposal in proposals:
+            nodes = {candidate.node for candidate in proposal.candidates}
+            shown = [candidate for node, candidate in left.items() if node in nodes]
+            answer = await self.process_preemption(proposal.pod, shown)
+            if isinstance(answer, Fault):
+                review.error = answer.message
+                return
+            kept = {candidate.node: candidate for candidate in answer}
+            left = {node: kept.get(node, one) for node, one in left.items() if node in kept or node not in nodes}
+        review.add(asked, tuple(left.values()))
 
     async def _candidates_left(
         self, extender: HttpExtender, whole: Obj, candidates: Sequence[PreemptionCandidate]

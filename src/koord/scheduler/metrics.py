@@ -1,7 +1,7 @@
 """Serve kube-scheduler's and Koordinator's metrics under their names, labels and buckets.
 
 What the queue and the cluster state count anyway is read when metrics are served (`serve_sources`), and costs nothing
-in between. The extension points of sampled attempts are timed.
+in between. The extension points and plugins of sampled attempts are timed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Protocol
 
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.cluster_event import ObjectEvent
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.plugin_timing import status_name
 from koord.telemetry.clock import Clock
 from koord.telemetry.metrics import MetricDeclaration, MetricReading, MetricRegistry, exponential_buckets
 
@@ -40,7 +44,21 @@ UNSCHEDULABLE_PODS = MetricDeclaration(
     "gauge",
     ("plugin", "profile"),
 )
-SCHEDULER_READINGS = (PENDING_PODS, INFLIGHT_EVENTS, CACHE_SIZE, GOROUTINES, INCOMING_PODS, UNSCHEDULABLE_PODS)
+PLUGIN_EVALUATIONS = MetricDeclaration(
+    "scheduler_plugin_evaluation_total",
+    "Attempts in which a plugin was evaluated at PreFilter, Filter, PreScore or Score, and did not skip the pod.",
+    "counter",
+    ("plugin", "extension_point", "profile"),
+)
+SCHEDULER_READINGS = (
+    PENDING_PODS,
+    INFLIGHT_EVENTS,
+    CACHE_SIZE,
+    GOROUTINES,
+    INCOMING_PODS,
+    UNSCHEDULABLE_PODS,
+    PLUGIN_EVALUATIONS,
+)
 
 
 class MetricsRecorder:
@@ -69,19 +87,47 @@ class MetricsRecorder:
     def point_took(self, profile: str, point: str, seconds: float) -> None:
         """Record how long an extension point took in a sampled attempt."""
 
+    def plugin_took(self, plugin: str, point: str, status: str, seconds: float) -> None:
+        """Record how long a plugin took at an extension point in a sampled attempt; the status is Kubernetes' name."""
+
+    def hint_took(self, plugin: str, event: str, hint: Literal["Queue", "QueueSkip"], seconds: float) -> None:
+        """Record how long a queueing hint took."""
+
+    def event_handled(self, event: str, seconds: float) -> None:
+        """Record how long it took to bring the cluster state and the queue up to date with an event of the watch."""
+
+    def victims_ended(self, result: Literal["success", "error"], seconds: float) -> None:
+        """Record that the deletion of all victims of a preemption was requested, or failed."""
+
 
 SAMPLE_EVERY = 10
 
 
-class PointTimer:
-    """Time the extension points of one attempt in ten, because timing costs as much as a quick decision.
+class PluginTimer:
+    """Time the calls of plugins in a sampled attempt or binding cycle; see `AttemptTimer`."""
 
-    Call it with the name of the point that has just ended.
-    """
-
-    def __init__(self, meter: MetricsRecorder, clock: Clock) -> None:
-        self._recorder = meter
+    def __init__(self, recorder: MetricsRecorder, clock: Clock) -> None:
+        self._recorder = recorder
         self._clock = clock
+        self._lap = 0.0
+
+    def point_ended(self, point: str) -> None:
+        """Do nothing: binding cycles time their points themselves."""
+
+    def lap(self) -> None:
+        self._lap = self._clock.monotonic()
+
+    def plugin_ended(self, plugin: str, point: str, answer: object) -> None:
+        now = self._clock.monotonic()
+        self._recorder.plugin_took(plugin, point, status_name(answer), now - self._lap)
+        self._lap = now
+
+
+class PointTimer(PluginTimer):
+    """Time the extension points and plugins of one attempt in ten, because timing costs as much as a quick decision."""
+
+    def __init__(self, recorder: MetricsRecorder, clock: Clock) -> None:
+        super().__init__(recorder, clock)
         self._count = 0
         self._profile = ""
         self._since = 0.0
@@ -94,10 +140,29 @@ class PointTimer:
         self._profile, self._since = profile, now
         return True
 
-    def __call__(self, point: str) -> None:
+    def for_binding_cycle(self) -> PluginTimer:
+        """Return a timer for the binding cycle of the attempt, which runs beside other attempts."""
+        return PluginTimer(self._recorder, self._clock)
+
+    def point_ended(self, point: str) -> None:
         now = self._clock.monotonic()
         self._recorder.point_took(self._profile, point, now - self._since)
         self._since = now
+
+
+class QueueingHintTimer:
+    """Ask the queueing hints of plugins and time them: all of them, as hints are asked for pods that wait alone."""
+
+    def __init__(self, recorder: MetricsRecorder, clock: Clock) -> None:
+        self._recorder = recorder
+        self._clock = clock
+
+    def __call__(self, plugin: Plugin, pod: PodInfo, object_event: ObjectEvent) -> bool:
+        began = self._clock.monotonic()
+        helps = plugin.queueing_hint(pod, object_event)
+        took = self._clock.monotonic() - began
+        self._recorder.hint_took(plugin.name, object_event.metric_label, "Queue" if helps else "QueueSkip", took)
+        return helps
 
 
 class QueueMetricsSource(Protocol):
@@ -204,11 +269,6 @@ class SchedulerMetrics(MetricsRecorder):
             ("result",),
             _LONG_BUCKETS,
         )
-        self._evaluations = registry.counter(
-            "scheduler_plugin_evaluation_total",
-            "Attempts in which a plugin was evaluated at an extension point.",
-            ("plugin", "extension_point", "profile"),
-        )
         self._eviction_s = registry.histogram(
             "scheduler_preemption_goroutines_duration_seconds",
             "Time from the choice of victims to the requests that delete them.",
@@ -254,19 +314,16 @@ class SchedulerMetrics(MetricsRecorder):
     def extension_point(self, point: str, status: str, profile: str, seconds: float) -> None:
         self._point_s.labels(point, status, profile).observe(seconds)
 
-    def plugin(self, plugin: str, point: str, status: str, seconds: float) -> None:
+    def plugin_took(self, plugin: str, point: str, status: str, seconds: float) -> None:
         self._plugin_s.labels(plugin, point, status).observe(seconds)
 
-    def evaluated(self, plugin: str, point: str, profile: str, times: int = 1) -> None:
-        self._evaluations.labels(plugin, point, profile).inc(times)
-
-    def hint(self, plugin: str, event: str, hint: str, seconds: float) -> None:
+    def hint_took(self, plugin: str, event: str, hint: str, seconds: float) -> None:
         self._hint_s.labels(plugin, event, hint).observe(seconds)
 
     def permit_waited(self, result: str, seconds: float) -> None:
         self._permit_s.labels(result).observe(seconds)
 
-    def event(self, event: str, seconds: float) -> None:
+    def event_handled(self, event: str, seconds: float) -> None:
         self._event_s.labels(event).observe(seconds)
 
     # Preemption ------------------------------------------------------------------------------------------------------
@@ -283,8 +340,17 @@ class SchedulerMetrics(MetricsRecorder):
 
     # Numbers that others hold ----------------------------------------------------------------------------------------
 
-    def serve_sources(self, queue: QueueMetricsSource, state: CacheMetricsSource, binding: Callable[[], int]) -> None:
-        """Serve the numbers of the queue and the cluster state too; `binding` counts binding cycles in progress."""
+    def serve_sources(
+        self,
+        queue: QueueMetricsSource,
+        state: CacheMetricsSource,
+        binding: Callable[[], int],
+        evaluations: Mapping[str, Callable[[], Mapping[tuple[str, str], int]]],
+    ) -> None:
+        """Serve the numbers of the queue and the cluster state too.
+
+        `binding` counts binding cycles in progress, `evaluations` by profile the attempts by plugin and point.
+        """
 
         def read() -> Iterator[MetricReading]:
             yield PENDING_PODS.reading(_by_label(queue.counts()))
@@ -294,6 +360,8 @@ class SchedulerMetrics(MetricsRecorder):
             incoming = {(event, part): n for (part, event), n in queue.counters.incoming.items()}
             yield INCOMING_PODS.reading(_sorted(incoming))
             yield UNSCHEDULABLE_PODS.reading(_sorted(queue.counters.unschedulable))
+            evaluated = {(*key, profile): n for profile, count in evaluations.items() for key, n in count().items()}
+            yield PLUGIN_EVALUATIONS.reading(_sorted(evaluated))
 
         self._registry.source(read)
 

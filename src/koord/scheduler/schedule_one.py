@@ -26,6 +26,7 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.evictor import SchedulerEvictor
+from koord.scheduler.extended_attempt import decide_with_extenders
 from koord.scheduler.extender import Extenders
 from koord.scheduler.framework.attempt import (
     AttemptFailure,
@@ -37,9 +38,9 @@ from koord.scheduler.framework.attempt import (
     failure_of_rejection,
     plugin_that_raised,
 )
+from koord.scheduler.framework.binding_runtime import run_post_bind
 from koord.scheduler.framework.cluster_event import DELETE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.decision import (
-    EXTENDER,
     AttemptError,
     ChosenNode,
     Decision,
@@ -48,19 +49,18 @@ from koord.scheduler.framework.decision import (
 )
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.plugin_timing import AttemptTimer
 from koord.scheduler.framework.runtime import (
-    OnPointEnd,
     PluginRejection,
     run_attempt_failed,
     run_nominate_reservation,
     run_permit,
-    run_post_bind,
     run_reserve,
     run_unreserve,
 )
-from koord.scheduler.framework.verdict import Fault, StatusWrite
+from koord.scheduler.framework.verdict import StatusWrite
 from koord.scheduler.metrics import PointTimer
-from koord.scheduler.preemption.evaluator import replan_preemption
+from koord.scheduler.preemption.extender_review import PreemptionReview
 from koord.scheduler.queue.queued_pod import QueuedPod
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from koord.scheduler.scheduler_monitor import AttemptDump, SchedulerMonitor
@@ -75,8 +75,6 @@ _ATTEMPTS_PER_YIELD = 8
 # After so many pods in a row runner-up nodes are no longer recorded.
 _RUSH_AFTER_ATTEMPTS = 32
 RUNNERS_UP = 3
-# How often extenders are asked in one attempt: again when only nodes fit by then that they were not asked about.
-_MAX_EXTENDER_ROUNDS = 3
 _POD_DELETED = ClusterEvent("Pod", DELETE)
 
 
@@ -136,11 +134,10 @@ class SchedulingLoop:
             turn = 0
             while (queued := await self._next_pod()) is not None:
                 self._rush = turn >= _RUSH_AFTER_ATTEMPTS
-                if self._extenders is not None and self._extenders.are_interested(queued.pod):
-                    self._start_extended(queued)
-                    await asyncio.sleep(0)  # until it asks: from then on it is known whether a round is on
-                else:
+                if (self._extenders is not None and self._extenders.are_interested(queued.pod)) or not (
                     self.schedule_one(queued)
+                ):
+                    await self._start_extended(queued)
                 turn += 1
                 if turn % _ATTEMPTS_PER_YIELD == 0 and not (
                     self._next_pod_plugin is not None and self._next_pod_plugin.is_uninterruptible
@@ -198,31 +195,38 @@ class SchedulingLoop:
 
     # One attempt -------------------------------------------------------------------------------------------------
 
-    def schedule_one(self, queued: QueuedPod) -> None:
+    def schedule_one(self, queued: QueuedPod) -> bool:
+        """Try a pod; return False if extenders must be asked about it after all, for the sake of its gang."""
         pod = queued.pod
         if self._skip_pod(pod):
-            return
+            return True
         started = self._begin_attempt(queued)
         engine = self._engines[pod.scheduler]
-        on_point_end = self._point_timer if self._point_timer.start_if_sampled(pod.scheduler, started) else None
+        timer = self._point_timer if self._point_timer.start_if_sampled(pod.scheduler, started) else None
         decision: Decision
         try:
             # In a rush nobody looks at single pods, and recording the next best nodes would cost more than the
             # decision.
-            attempt = engine.decide(pod, self._runners_up(), on_point_end)
+            attempt = engine.decide(pod, self._runners_up(), timer)
             decision = attempt.decision
             if isinstance(decision, Unschedulable):
-                decision = engine.post_filter(attempt)
-                if on_point_end is not None:
-                    on_point_end("PostFilter")
+                decision = engine.post_filter(attempt, self._review(), timer)
+                if (context := attempt.post_filter_context) is not None and context.proposals:
+                    return False
+                if timer is not None:
+                    timer.point_ended("PostFilter")
             failure = (
-                self._assume_reserve_permit(attempt, queued, started, on_point_end)
+                self._assume_reserve_permit(attempt, queued, started, timer)
                 if isinstance(decision, ChosenNode)
                 else None
             )
         except Exception as error:  # noqa: BLE001 - a plugin's fault: this pod fails with its name, the scheduler lives
             decision, failure = self._attempt_raised(pod, error), None
         self._end_attempt(queued, pod, decision, failure, started)
+        return True
+
+    def _review(self) -> PreemptionReview | None:
+        return None if self._extenders is None else PreemptionReview(self._extenders.reviews_preemption_for)
 
     def _runners_up(self) -> int:
         wanted = max(self._dump.top_scores - 1, 0)
@@ -280,18 +284,24 @@ class SchedulingLoop:
 
     # Extenders ---------------------------------------------------------------------------------------------------
 
-    def _start_extended(self, queued: QueuedPod) -> None:
-        """Try a pod that extenders are interested in, beside the loop; the queue holds others of its kind back."""
+    async def _start_extended(self, queued: QueuedPod) -> None:
+        """Try a pod that extenders are interested in, beside the loop; the queue holds others of its kind back.
+
+        A gang with a member of that kind comes unexpectedly, and waits here for an attempt that is under way.
+        """
 
         def ended(_: asyncio.Task[None]) -> None:
             self._extended_attempt = None
             self._wakeup.set()
 
+        if self._extended_attempt is not None:
+            await asyncio.wait((self._extended_attempt,))
         if self._skip_pod(queued.pod):
             return
         task = asyncio.create_task(self._schedule_extended(queued), name=f"extend-{queued.pod.key}")
         self._extended_attempt = task
         task.add_done_callback(ended)
+        await asyncio.sleep(0)  # until it asks: from then on it is known whether a round is on
 
     async def _schedule_extended(self, queued: QueuedPod) -> None:
         pod = queued.pod
@@ -299,7 +309,10 @@ class SchedulingLoop:
         decision: Decision
         failure: AttemptFailure | None = None
         try:
-            attempt = await self._decide_with_extenders(pod)
+            assert self._extenders is not None
+            attempt = await decide_with_extenders(
+                self._engines[pod.scheduler], self._extenders, pod, self._runners_up(), lambda: self._is_gone(pod)
+            )
             if attempt is None or self._is_gone(pod):
                 self._attempt_completed(pod)
                 self._queue.done(pod.uid)
@@ -311,41 +324,12 @@ class SchedulingLoop:
             decision = self._attempt_raised(pod, error)
         self._end_attempt(queued, pod, decision, failure, started)
 
-    async def _decide_with_extenders(self, pod: PodInfo) -> SchedulingAttempt | AttemptError | None:
-        """Decide about a pod with the extenders' results; None when the pod is gone.
-
-        The last decision is made of the state as it is when this returns: the caller must not await before it acts.
-        """
-        assert self._extenders is not None
-        engine = self._engines[pod.scheduler]
-        for _ in range(_MAX_EXTENDER_ROUNDS):
-            attempt = engine.decide(pod)
-            names = attempt.candidate_nodes()
-            if names:
-                results = await self._extenders.filter_and_prioritize(pod, names)
-                if self._is_gone(pod):
-                    return None
-                if isinstance(results, Fault):
-                    return AttemptError(EXTENDER, results.message)
-                attempt = engine.decide(pod, self._runners_up(), extender_results=results)
-            if not isinstance(attempt.decision, Unschedulable):
-                return attempt
-            if attempt.has_unasked_nodes:
-                continue
-            engine.post_filter(attempt)
-            if (context := attempt.post_filter_context) is not None and context.offered_candidates is not None:
-                candidates = context.offered_candidates[1]
-                left = await self._extenders.process_preemption(pod, candidates)
-                attempt.decision = replan_preemption(context, left) if left is not candidates else attempt.decision
-            return attempt
-        return AttemptError(EXTENDER, "the nodes that fit changed each time extenders were asked")
-
     def _is_gone(self, pod: PodInfo) -> bool:
         """Return whether the pod was deleted, bound or given to another scheduler while extenders were asked."""
         return pod.uid not in self._queue or self._state.placed_pod(pod.uid) is not None
 
     def _assume_reserve_permit(
-        self, attempt: SchedulingAttempt, queued: QueuedPod, started: float, on_point_end: OnPointEnd | None
+        self, attempt: SchedulingAttempt, queued: QueuedPod, started: float, timer: AttemptTimer | None
     ) -> AttemptFailure | None:
         """Assume the chosen node, run Reserve and Permit, start the binding cycle; undo all on a rejection."""
         pod = attempt.pod
@@ -355,19 +339,20 @@ class SchedulingLoop:
         self._state.assume(pod, attempt.node_name)
         waits: dict[str, float] | PluginRejection = {}
         try:
-            rejection = run_reserve(attempt)
-            if on_point_end is not None:
-                on_point_end("Reserve")
+            rejection = run_reserve(attempt, timer)
+            if timer is not None:
+                timer.point_ended("Reserve")
             if rejection is None:
-                waits = run_permit(attempt)
-            if on_point_end is not None:
-                on_point_end("Permit")
+                waits = run_permit(attempt, timer)
+            if timer is not None:
+                timer.point_ended("Permit")
         except Exception:
             self._unreserve_and_forget(attempt)
             raise
         if isinstance(waits, PluginRejection):
             rejection, waits = waits, {}
         context = BindingContext(queued, attempt, waits, started)
+        context.timer = None if timer is None else self._point_timer.for_binding_cycle()
         if rejection is not None:
             failure = failure_of_rejection(rejection)
             self._unreserve_and_forget(attempt)
@@ -410,7 +395,11 @@ class SchedulingLoop:
         pod = context.pod
         self._queue.done(pod.uid)
         self._attempt_log.set_result(pod.uid, "bound")
-        run_post_bind(context.attempt, lambda plugin: _LOG.exception("PostBind of %s failed for %s", plugin, pod.key))
+        run_post_bind(
+            context.attempt,
+            lambda plugin: _LOG.exception("PostBind of %s failed for %s", plugin, pod.key),
+            context.timer,
+        )
         self._status_reporter.report_bound(context)
         if self._auditor is not None:
             self._auditor.pod_bound(pod)

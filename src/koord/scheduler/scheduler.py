@@ -41,7 +41,13 @@ from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.live_handle import LiveHandle, LiveSchedulerActions
-from koord.scheduler.metrics import KoordinatorMetrics, MetricsRecorder, PointTimer, SchedulerMetrics
+from koord.scheduler.metrics import (
+    KoordinatorMetrics,
+    MetricsRecorder,
+    PointTimer,
+    QueueingHintTimer,
+    SchedulerMetrics,
+)
 from koord.scheduler.plugins.coscheduling.controller import NetworkTopologyController, gang_controllers
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
 from koord.scheduler.plugins.coscheduling.messages import ALL_MEMBERS_ATTEMPTED
@@ -137,8 +143,12 @@ class Scheduler:
             self._latest_pod,
             extender_transport,
         )
+        scheduler_metrics = SchedulerMetrics(registry) if registry is not None else None
+        self._koordinator_metrics = KoordinatorMetrics(registry) if registry is not None else None
+        metrics = scheduler_metrics or MetricsRecorder()
         is_extended = self.extenders.are_interested if self.extenders is not None else None
-        self.queue = SchedulingQueue(tuple(self.profiles.values()), settings, is_extended)
+        hint_timer = QueueingHintTimer(scheduler_metrics, clock) if scheduler_metrics is not None else None
+        self.queue = SchedulingQueue(tuple(self.profiles.values()), settings, is_extended, hint_timer)
         self.engines = {
             name: SchedulingEngine(profile, self.state, seed ^ zlib.crc32(name.encode()), self.queue.nominations)
             for name, profile in self.profiles.items()
@@ -157,11 +167,9 @@ class Scheduler:
             gone=self._pod_gone,
             assumed_changed=self._assumed_pod_changed,
             wake=self.wakeup.set,
+            metrics=metrics,
             follows_other_schedulers=completed_config.gates[feature_gates.CROSS_SCHEDULER_NOMINATION],
         )
-        scheduler_metrics = SchedulerMetrics(registry) if registry is not None else None
-        self._koordinator_metrics = KoordinatorMetrics(registry) if registry is not None else None
-        metrics = scheduler_metrics or MetricsRecorder()
         self._monitor = SchedulerMonitor(self._on_slow_cycle, monitor) if monitor is not None else None
         self._leads = False
         self._sync_barrier = (
@@ -186,6 +194,7 @@ class Scheduler:
             self.waiting_pods,
             self.state.derived(PreemptionsInProgress),
             failed=self._retry_preemptor,
+            metrics=metrics,
         )
         self.auditor = (
             build_workload_auditor(registry, clock, auditor, self.state.derived(GangManager))
@@ -299,7 +308,8 @@ class Scheduler:
 
     def _register_metrics(self, registry: MetricRegistry, metrics: SchedulerMetrics, more: KoordinatorMetrics) -> None:
         """Register the metrics that are read from the parts of the scheduler when they are served."""
-        metrics.serve_sources(self.queue, self.state, lambda: self.binder.in_progress)
+        evaluations = {name: engine.plugin_evaluations for name, engine in self.engines.items()}
+        metrics.serve_sources(self.queue, self.state, lambda: self.binder.in_progress, evaluations)
         register_gang_metrics(registry, more, self.state.derived(GangManager))
         quotas = quota_cache_of(self.profiles.values())
         if quotas is not None:

@@ -21,11 +21,13 @@ class PermitRejection(msgspec.Struct, frozen=True):
 class WaitingPod:
     """Hold one waiting pod: it continues when every plugin that made it wait allowed it, and fails when one rejects."""
 
-    __slots__ = ("_answer", "_deadlines", "_timer", "node_name", "pod")
+    __slots__ = ("_answer", "_deadlines", "_timer", "node_name", "pod", "since")
 
-    def __init__(self, pod: PodInfo, node_name: str, deadlines: Mapping[str, float]) -> None:
+    def __init__(self, pod: PodInfo, node_name: str, deadlines: Mapping[str, float], since: float = 0.0) -> None:
+        """Take the times of a monotonic clock: until when each plugin makes the pod wait, and since when it does."""
         self.pod = pod
         self.node_name = node_name
+        self.since = since
         self._deadlines = dict(deadlines)
         self._timer: asyncio.TimerHandle | None = None
         self._answer: asyncio.Future[PermitRejection | None] = asyncio.get_running_loop().create_future()
@@ -33,6 +35,11 @@ class WaitingPod:
     @property
     def pending_plugins(self) -> tuple[str, ...]:
         return tuple(self._deadlines)
+
+    @property
+    def deadline(self) -> float:
+        """Return when the pod is rejected if nothing happens until then."""
+        return min(self._deadlines.values(), default=self.since)
 
     def allow(self, plugin: str) -> None:
         self._deadlines.pop(plugin, None)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
-from koord.scheduler.explain.http import Explainer
+from koord.api.config.scheduler.configuration import Extender
+from koord.scheduler.explain.http import Explainer, explain_routes
 from koord.scheduler.explain.report import PodReport
 from koord.telemetry.clock import LoopClock, run_virtual
+from koord.telemetry.http_routing import HttpCall
+from tests.scheduler.fake_extender import FakeExtender
 from tests.scheduler.faulty_cluster import FaultyCluster, faulty_cluster
+from tests.scheduler.plugins.coscheduling.gang_builders import add_group, add_members
+from tests.scheduler.test_extender_gang_preemption import configured
 from tests.scheduler.test_schedule_one_plugins import WaitingPlugin, with_plugin
 
 
@@ -84,7 +91,41 @@ def test_waiting_at_permit_names_the_plugin_and_the_node() -> None:
     account = told(held_at_permit, held=True)
     assert account is not None
     assert (account.state, account.waiting and account.waiting.node) == ("waiting", "n0")
-    assert "waits for Holds to allow it" in account.headline
+    assert "waits for Holds to allow it: for 1 s so far, and for another " in account.headline
+
+
+def test_a_member_that_has_a_node_says_how_many_of_its_gang_do_and_how_long_it_waits() -> None:
+    async def main(clock: LoopClock) -> PodReport | None:
+        fake = FakeExtender()
+        config = configured(Extender(url_prefix="http://extender", filter_verb="filter", node_cache_capable=True))
+        async with faulty_cluster(clock, config, extender_transport=lambda *_: fake) as world:
+            await world.add_node("n0", cpu="8")
+            fake.delay_s = 4.0  # so that the first members have a node while the others are being tried
+            await add_group(world, "g", 3, timeout=90)
+            await add_members(world, "g", 3, cpu="2")
+            await clock.sleep(10)
+            waiting = next(iter(world.scheduler.waiting_pods))
+            return Explainer(world.scheduler, clock).pod("default", waiting.pod.name)
+
+    account = run_virtual(main)
+    assert account is not None
+    assert account.state == "waiting"
+    assert account.headline == (
+        "It has room on n0 and waits for its gang default/g (2 of 3 members have a node): "
+        "for 6 s so far, and for another 84 s at most."
+    )
+
+
+def test_the_index_of_selectors_that_koordinator_serves_is_refused_by_name() -> None:
+    async def main(clock: LoopClock) -> tuple[int, Any]:
+        async with faulty_cluster(clock) as world:
+            path = "/plugins/Reservation/reservationSelectorIndex"
+            reply: Any = dict(explain_routes(world.scheduler, clock))[path](HttpCall(method="GET", path=path))
+            return reply.status, json.loads(reply.body)
+
+    status, body = run_virtual(main)
+    assert status == 501
+    assert body["message"].startswith("reservationSelectorIndex is not served: ")
 
 
 def test_nobody_knows_a_pod_that_is_not_there() -> None:

@@ -78,6 +78,54 @@ SCHEDULER = Dashboard(
                         ),
                     ),
                 ),
+                Panel(
+                    title="Plugins p99, the ten slowest",
+                    question="Which plugin is slow?",
+                    unit="s",
+                    queries=(
+                        Query(
+                            "topk(10, histogram_quantile(0.99, sum by (le, plugin, extension_point) (rate("
+                            f"scheduler_plugin_execution_duration_seconds_bucket{{{SCHEDULER_JOB}}}[$__rate_interval]))))",
+                            "{{plugin}} {{extension_point}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="Evaluations by plugin",
+                    question="Which plugins take part?",
+                    unit="ops",
+                    queries=(
+                        Query(
+                            "topk(20, sum by (plugin, extension_point) (rate(scheduler_plugin_evaluation_total"
+                            f"{{{SCHEDULER_JOB}}}[$__rate_interval])))",
+                            "{{plugin}} {{extension_point}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="Queueing hints p99",
+                    question="What do hints cost?",
+                    unit="s",
+                    queries=(
+                        Query(
+                            "histogram_quantile(0.99, sum by (le, plugin) (rate("
+                            f"scheduler_queueing_hint_execution_duration_seconds_bucket{{{SCHEDULER_JOB}}}[$__rate_interval])))",
+                            "{{plugin}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="Event handling p99",
+                    question="What do events cost?",
+                    unit="s",
+                    queries=(
+                        Query(
+                            "histogram_quantile(0.99, sum by (le, event) (rate("
+                            f"scheduler_event_handling_duration_seconds_bucket{{{SCHEDULER_JOB}}}[$__rate_interval])))",
+                            "{{event}}",
+                        ),
+                    ),
+                ),
             ),
         ),
         Row(

@@ -13,7 +13,9 @@ from koord.scheduler.configuration.config_file import effective_configuration
 from koord.scheduler.explain.report import PermitWait, PodReport, PodReportInputs, report_attempt, report_pod
 from koord.scheduler.framework.profile import find_plugin
 from koord.scheduler.plugins.coscheduling import http as coscheduling_http
+from koord.scheduler.plugins.coscheduling.explain import awaited_members
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
+from koord.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koord.scheduler.plugins.device_share import http as device_share_http
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from koord.scheduler.plugins.elastic_quota import http as elastic_quota_http
@@ -24,6 +26,7 @@ from koord.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koord.scheduler.plugins.reservation import http as reservation_http
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
 from koord.scheduler.scheduler import Scheduler
+from koord.scheduler.waiting_pods import WaitingPod
 from koord.telemetry.clock import Clock
 from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, json_reply
 from koord.values.resources import materialise, to_wire
@@ -70,14 +73,20 @@ class Explainer:
                 now=now,
                 queue_status=queue_status,
                 attempt=last,
-                waiting=PermitWait(waiting_pod.node_name, waiting_pod.pending_plugins)
-                if waiting_pod is not None
-                else None,
+                waiting=self._permit_wait(waiting_pod, now) if waiting_pod is not None else None,
                 ahead=scheduler.queue.ahead_of(uid),
                 wakes_on=self._wakes_on(pod.spec.scheduler_name, queue_status.rejected_by)
                 if asleep and queue_status
                 else (),
             )
+        )
+
+    def _permit_wait(self, waiting_pod: WaitingPod, now: float) -> PermitWait:
+        plugins, waits_for = waiting_pod.pending_plugins, ""
+        if Coscheduling.name in plugins:
+            waits_for = awaited_members(self._scheduler.state.derived(GangManager), waiting_pod.pod.uid)
+        return PermitWait(
+            waiting_pod.node_name, plugins, waits_for, now - waiting_pod.since, waiting_pod.deadline - now
         )
 
     def _wakes_on(self, profile: str, plugins: tuple[str, ...]) -> tuple[str, ...]:

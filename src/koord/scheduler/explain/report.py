@@ -62,10 +62,13 @@ class LastAttemptReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class PermitWait(msgspec.Struct, frozen=True, rename="camel"):
-    """Report that a pod waits at Permit."""
+    """Report that a pod waits at Permit: for whom, for what if a plugin says so, how long, and how long at most."""
 
     node: str
     plugins: tuple[str, ...]
+    waits_for: str = ""
+    for_s: float = 0.0
+    left_s: float = 0.0
 
 
 class PodReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -172,9 +175,7 @@ def _headline(state: PodState, inputs: PodReportInputs) -> str:
             return f"It is held back before the queue by {queue_status.gated_by}: {queue_status.gate_reason}"
         case "waiting":
             assert inputs.waiting is not None
-            return (
-                f"It has room on {inputs.waiting.node} and waits for {', '.join(inputs.waiting.plugins)} to allow it."
-            )
+            return _waiting_headline(inputs.waiting)
         case "binding":
             return (
                 f"It is being tried or bound right now{f' on {last.node}' if last is not None and last.node else ''}."
@@ -191,6 +192,14 @@ def _headline(state: PodState, inputs: PodReportInputs) -> str:
             return f"No node takes it ({tried}): {say_once(queue_status.last_failure)}"
         case "unseen":
             return "The scheduler has not seen it yet."
+
+
+def _waiting_headline(wait: PermitWait) -> str:
+    waits_for = wait.waits_for or f"{', '.join(wait.plugins)} to allow it"
+    return (
+        f"It has room on {wait.node} and waits for {waits_for}: for {wait.for_s:.0f} s so far, "
+        f"and for another {max(wait.left_s, 0):.0f} s at most."
+    )
 
 
 _PREEMPTION = "preemption: "  # how the reasons of plugins that looked for victims begin

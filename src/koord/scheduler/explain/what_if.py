@@ -24,7 +24,7 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.feature_gates import CROSS_SCHEDULER_NOMINATION
 from koord.scheduler.explain.report import LastAttemptReport, report_attempt
 from koord.scheduler.extender import extenders_for
-from koord.scheduler.framework import runtime
+from koord.scheduler.framework import binding_runtime, runtime
 from koord.scheduler.framework.attempt import SchedulingAttempt, failure_of_decision, failure_of_rejection
 from koord.scheduler.framework.cluster_event import ObjectEvent
 from koord.scheduler.framework.decision import ChosenNode, Decision, PreemptionPlan, Unschedulable
@@ -313,7 +313,7 @@ class WhatIf:
     def _place(self, attempt: SchedulingAttempt, report: LastAttemptReport) -> None:
         pod, node = attempt.pod, attempt.node_name
         self._queue.done(pod.uid)
-        runtime.run_post_bind(attempt, _raise)
+        binding_runtime.run_post_bind(attempt, _raise)
         earlier = self._preempted_for.get(pod.uid)
         if earlier is not None or pod.uid in self._nominated:
             self._conclude(pod, after_eviction_on=node, message=earlier.message if earlier else "", attempt=earlier)

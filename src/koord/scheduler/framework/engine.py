@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,10 +29,10 @@ from koord.scheduler.framework.decision import (
 from koord.scheduler.framework.filtering import FilterResults
 from koord.scheduler.framework.nominated_pods import NominatedOverlay, NoNominations, PodNominator
 from koord.scheduler.framework.plugin import Plugin, Scores
+from koord.scheduler.framework.plugin_timing import AttemptTimer
 from koord.scheduler.framework.post_filter import PostFilterContext, find_nearest_node
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.runtime import (
-    OnPointEnd,
     PickedNode,
     PluginRejection,
     no_nodes_left,
@@ -57,6 +58,7 @@ class ClassEvaluation:
     __slots__ = (
         "_layout",
         "_position",
+        "attempts",
         "cycle",
         "filter_results",
         "has_unasked_nodes",
@@ -78,14 +80,16 @@ class ClassEvaluation:
         self.nominated_overlay = NominatedOverlay(profile, cycle)
         self.has_unasked_nodes = False  # nodes fit by now that extenders were not asked about
         self.refreshes = 0  # how often the results were brought up to date
+        self.attempts = 0  # that were decided with these results
         self._layout = -1
         self._position = -1
 
     def refresh(
-        self, table: NodeTable, pod: PodInfo, nominator: PodNominator, on_point_end: OnPointEnd | None = None
+        self, table: NodeTable, pod: PodInfo, nominator: PodNominator, timer: AttemptTimer | None = None
     ) -> None:
         """Recompute the rows that changed since the last refresh, and apply the nominations that matter to this pod."""
         filter_results, nominated_overlay = self.filter_results, self.nominated_overlay
+        filter_results.timer = self.score_results.timer = timer
         self.refreshes += 1
         changed = table.changed_since(self._position) if self._layout == table.layout else None
         self._layout, self._position = table.layout, table.position
@@ -94,8 +98,8 @@ class ClassEvaluation:
         if changed is None or 4 * len(changed) > table.size:
             filter_results.filter_all()
             nominated_overlay.apply(filter_results, pod, nominator, None)
-            if on_point_end is not None:
-                on_point_end("Filter")
+            if timer is not None:
+                timer.point_ended("Filter")
             self.score_results.score_all()
             return
         across = filter_results.filter_changed(changed)
@@ -104,8 +108,8 @@ class ClassEvaluation:
         )
         if flipped:
             changed = [*changed, *sorted(set(flipped).difference(changed))]
-        if on_point_end is not None:
-            on_point_end("Filter")
+        if timer is not None:
+            timer.point_ended("Filter")
         if changed or across:
             self.score_results.score_changed(changed, across=across)
 
@@ -142,18 +146,46 @@ class SchedulingEngine:
         self._rng = np.random.default_rng(seed)
         self._classes: OrderedDict[Hashable, ClassEvaluation] = OrderedDict()
         self._ties: Scores = np.zeros(0, np.int64)
+        # Attempts by who skipped the pod at Filter and at Score, of classes that are no longer kept.
+        self._attempts: Counter[tuple[frozenset[str], frozenset[str]]] = Counter()
+        self._pre_filter_rejections: Counter[tuple[str, str]] = Counter()  # evaluations in attempts that ended there
+
+    def plugin_evaluations(self) -> Counter[tuple[str, str]]:
+        """Return in how many attempts each plugin was evaluated, by plugin and extension point.
+
+        Plugins that skipped a pod are not counted for it; those whose results for its class still held are.
+        """
+        attempts, profile = Counter(self._attempts), self.profile
+        for kept in self._classes.values():
+            attempts[kept.cycle.skip_filter, kept.cycle.skip_score] += kept.attempts
+        counts = Counter(self._pre_filter_rejections)
+        for (skip_filter, skip_score), times in attempts.items():
+            for point, plugins, skipped in (
+                ("PreFilter", profile.plugins_at(Plugin.pre_filter), skip_filter),
+                ("Filter", profile.plugins_at(Plugin.filter), skip_filter),
+                ("PreScore", profile.pre_score_plugins, skip_score),
+                ("Score", profile.plugins_at(Plugin.score), skip_score),
+            ):
+                for plugin in plugins:
+                    if plugin.name not in skipped:
+                        counts[plugin.name, point] += times
+        return counts
+
+    def _count_attempts(self, dropped: ClassEvaluation) -> None:
+        """Count the attempts of a class whose results are no longer kept; nearly free, as each new class drops one."""
+        self._attempts[dropped.cycle.skip_filter, dropped.cycle.skip_score] += dropped.attempts
 
     def decide(
         self,
         pod: PodInfo,
         runners_up: int = 0,
-        on_point_end: OnPointEnd | None = None,
+        timer: AttemptTimer | None = None,
         extender_results: ExtenderResults | None = None,
     ) -> SchedulingAttempt:
         """Choose a node for the pod, or say why there is none.
 
         `runners_up` is how many of the next best nodes to record for explanations: it costs a sort of all nodes.
-        `on_point_end` is called at the end of each extension point of an attempt that is timed. With `extender_results`
+        `timer` is told the end of each extension point and plugin in an attempt that is timed. With `extender_results`
         only nodes that extenders were asked about and did not reject are chosen.
         """
         profile, state = self.profile, self._state
@@ -164,25 +196,28 @@ class SchedulingEngine:
         hooks = profile.hooks_for(pod)
         if hooks.begin_attempt and (rejection := run_begin_attempt(hooks.begin_attempt, pod)) is not None:
             return self._rejected(pod, CycleState(state), rejection)
-        evaluation = self._class_evaluation(pod, profile.class_key(pod, hooks), on_point_end)
+        key = profile.class_key(pod, hooks)
+        evaluation = self._class_evaluation(pod, key, timer)
         if isinstance(evaluation, SchedulingAttempt):
             return evaluation
         if hooks.admit and (rejection := run_admit(hooks.admit, evaluation.cycle, pod)) is not None:
             return self._rejected(pod, evaluation.cycle, rejection)
         if extender_results is not None:
             self._classes.pop(profile.equivalence_key(pod), None)  # it is this pod's alone from now on
-        self._refresh(evaluation, pod, on_point_end, extender_results)
+        self._refresh(evaluation, pod, timer, extender_results)
+        if extender_results is not None or key is None:
+            self._count_attempts(evaluation)
         if hooks.find_one_node or hooks.prefer_nodes:
             picked = self._pick_node(evaluation, pod)
             if isinstance(picked, PluginRejection):
                 return self._rejected(pod, evaluation.cycle, picked)
             if picked is not None:
-                return self._decide_on_picked_node(evaluation, pod, picked, runners_up, on_point_end, extender_results)
+                return self._decide_on_picked_node(evaluation, pod, picked, runners_up, timer, extender_results)
         decision = self._decision(evaluation, pod, runners_up, extender_results)
         return SchedulingAttempt(profile, pod, evaluation.cycle, decision, evaluation)
 
     def _class_evaluation(
-        self, pod: PodInfo, key: Hashable, on_point_end: OnPointEnd | None
+        self, pod: PodInfo, key: Hashable, timer: AttemptTimer | None
     ) -> ClassEvaluation | SchedulingAttempt:
         """Return the results of the pod's class, not yet refreshed; or the attempt, if it is over after PreFilter."""
         profile, state = self.profile, self._state
@@ -190,20 +225,30 @@ class SchedulingEngine:
         kept = self._classes.get(key)
         if kept is None or kept.prefilter_epochs != prefilter_epochs:
             cycle = CycleState(state)
-            seen = run_pre_filter(profile, cycle, pod, on_point_end)
+            seen = run_pre_filter(profile, cycle, pod, timer)
             if isinstance(seen, PluginRejection):
                 return self._rejected_by_pre_filter(pod, cycle, seen)
+            if kept is not None:
+                self._count_attempts(kept)
             kept = ClassEvaluation(profile, cycle, seen, prefilter_epochs)
             if key is not None:
                 self._classes[key] = kept
                 while len(self._classes) > max(1, min(MAX_CLASSES, MAX_CLASS_ROWS // state.table.size)):
-                    self._classes.popitem(last=False)
+                    _, dropped = self._classes.popitem(last=False)
+                    self._count_attempts(dropped)
         if key is not None:
             self._classes.move_to_end(key)
         return kept
 
     def _rejected_by_pre_filter(self, pod: PodInfo, cycle: CycleState, rejection: PluginRejection) -> SchedulingAttempt:
         """End the attempt. If preemption could help, admit runs as well: the last rejecting plugin is reported."""
+        for plugin in self.profile.hooks_for(pod).pre_filter:
+            if plugin.name not in cycle.skip_filter:
+                self._pre_filter_rejections[plugin.name, "PreFilter"] += 1
+            if plugin.name == rejection.plugin and not (
+                isinstance(rejection.answer, Reject) and rejection.answer.resolvable
+            ):
+                break
         if isinstance(rejection.answer, Reject) and rejection.answer.resolvable:
             rejection = run_admit(self.profile.hooks_for(pod).admit, cycle, pod) or rejection
         return self._rejected(pod, cycle, rejection)
@@ -223,14 +268,15 @@ class SchedulingEngine:
         self,
         evaluation: ClassEvaluation,
         pod: PodInfo,
-        on_point_end: OnPointEnd | None,
+        timer: AttemptTimer | None,
         extender_results: ExtenderResults | None,
     ) -> None:
-        evaluation.refresh(self._state.table, pod, self._nominator, on_point_end)
+        evaluation.refresh(self._state.table, pod, self._nominator, timer)
+        evaluation.attempts += 1
         if extender_results is not None:
             evaluation.apply_extender_results(self._state.table, extender_results)
-        if on_point_end is not None:
-            on_point_end("Score")
+        if timer is not None:
+            timer.point_ended("Score")
 
     def _pick_node(self, evaluation: ClassEvaluation, pod: PodInfo) -> PickedNode | PluginRejection | None:
         """Return the node that a plugin planned for this pod alone; else the first preferred node that fits."""
@@ -249,7 +295,7 @@ class SchedulingEngine:
         pod: PodInfo,
         picked: PickedNode,
         runners_up: int,
-        on_point_end: OnPointEnd | None,
+        timer: AttemptTimer | None,
         extender_results: ExtenderResults | None,
     ) -> SchedulingAttempt:
         cycle = evaluation.cycle.fork()
@@ -261,16 +307,22 @@ class SchedulingEngine:
         if not cycle.allowed_nodes:
             return self._rejected(pod, cycle, no_nodes_left(cycle))
         alone = ClassEvaluation(self.profile, cycle, evaluation.pod, evaluation.prefilter_epochs)
-        self._refresh(alone, pod, on_point_end, extender_results)
+        self._refresh(alone, pod, timer, extender_results)
+        self._count_attempts(alone)
         decision = self._decision(alone, pod, runners_up, extender_results)
         return SchedulingAttempt(self.profile, pod, cycle, decision, alone)
 
     def forget_class(self, pod: PodInfo) -> None:
         """Forget the cached results of the pod's class: a plugin raised, and they may be incomplete."""
         try:
-            self._classes.pop(self.profile.equivalence_key(pod), None)
+            forgotten = self._classes.pop(self.profile.equivalence_key(pod), None)
         except Exception:  # noqa: BLE001 - the plugin that raised may be the one that cannot name the class
+            for kept in self._classes.values():
+                self._count_attempts(kept)
             self._classes.clear()
+        else:
+            if forgotten is not None:
+                self._count_attempts(forgotten)
 
     # Choosing ----------------------------------------------------------------------------------------------------
 
@@ -347,9 +399,16 @@ class SchedulingEngine:
 
     # Making room -------------------------------------------------------------------------------------------------
 
-    def post_filter(self, attempt: SchedulingAttempt) -> Unschedulable:
+    def post_filter(
+        self,
+        attempt: SchedulingAttempt,
+        review: Any = None,
+        timer: AttemptTimer | None = None,
+    ) -> Unschedulable:
         """Run PostFilter for a pod that was found unschedulable; the attempt's decision becomes the outcome.
 
+        With a `review` (a PreemptionReview) there may be proposals for extenders in `attempt.post_filter_context` in
+        place of an outcome.
         Raise ValueError if the cluster state has changed since: what PostFilter would read no longer holds.
         """
         decision, pod, profile = attempt.decision, attempt.pod, self.profile
@@ -363,8 +422,8 @@ class SchedulingEngine:
                 raise ValueError(f"the cluster has changed since {pod.key} was decided")
             self._restore_results(attempt)
             results, nominator = attempt.filter_results, self._nominator
-            context = PostFilterContext(profile, attempt.cycle, pod, decision, results, nominator, self._rng)
-            outcome = run_post_filter(profile, context)
+            context = PostFilterContext(profile, attempt.cycle, pod, decision, results, nominator, self._rng, review)
+            outcome = run_post_filter(profile, context, timer)
             attempt.post_filter_context = context
         attempt.decision = outcome
         return outcome

@@ -25,6 +25,7 @@ from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import PRE_FILTER
 from koord.scheduler.framework.dry_run import RestoredNodeViews
 from koord.scheduler.framework.plugin import Codes, Plugin
+from koord.scheduler.framework.plugin_timing import AttemptTimer
 from koord.scheduler.framework.profile import FilterPlugin, SchedulerProfile
 from koord.scheduler.framework.verdict import ALWAYS, CLUSTER, ROW, Fault, Reject, unresolvable
 
@@ -116,6 +117,7 @@ class FilterResults:
         self.nominated_rejections: dict[int, tuple[str, Reject]] = {}
         self.nominated_acceptances: set[int] = set()
         self.node_views = RestoredNodeViews.for_class(profile, cycle, pod)
+        self.timer: AttemptTimer | None = None  # of the attempt under way, if it is timed
         self.crossed_rows = False  # whether some filter was asked about more than the rows that changed
 
     # Nominated pods ----------------------------------------------------------------------------------------------
@@ -263,11 +265,15 @@ class FilterResults:
         if self.node_views is not None and (seen := self.node_views.view_of_row(row)) is not None:
             cycle, node = seen
         first = FEASIBLE
+        if (timer := self.timer) is not None:
+            timer.lap()
         for i, filter_plugin in enumerate(self.filters):
             code = self._code_of_node(i, filter_plugin.plugin, cycle, node)
             self._codes[i][row] = code
             if code and not first:
                 first = i + 1
+            if timer is not None:
+                timer.plugin_ended(filter_plugin.plugin.name, "Filter", self._verdict(i, code) if code else None)
         self.first_rejection[row] = first
 
     def _filter_columns(self, rows: RowList) -> None:
@@ -280,20 +286,31 @@ class FilterResults:
         self.first_rejection[rows] = first
 
     def _codes_of_all(self, i: int) -> Codes:
+        if not self.filters[i].columnar:
+            codes = np.zeros(self._table.size, np.int32)
+            rows = self._table.live_rows()
+            codes[rows] = self._codes_of_rows(i, rows)
+            return codes
         plugin = self.filters[i].plugin
-        if self.filters[i].columnar:
-            return plugin.filter_columns(self._cycle, self._pod, self._table, ALL_ROWS)
-        codes = np.zeros(self._table.size, np.int32)
-        rows = self._table.live_rows()
-        codes[rows] = self._codes_of_rows(i, rows)
+        if self.timer is not None:
+            self.timer.lap()
+        codes = plugin.filter_columns(self._cycle, self._pod, self._table, ALL_ROWS)
+        if self.timer is not None:
+            self.timer.plugin_ended(plugin.name, "Filter", None)
         return codes
 
     def _codes_of_rows(self, i: int, rows: RowList) -> Codes:
         filter_plugin = self.filters[i]
+        if self.timer is not None:
+            self.timer.lap()
         if filter_plugin.columnar:
-            return filter_plugin.plugin.filter_columns(self._cycle, self._pod, self._table, rows)
-        found = (self._code_of_node(i, filter_plugin.plugin, self._cycle, self._table.nodes[row]) for row in rows)
-        return np.fromiter(found, np.int32, len(rows))
+            codes = filter_plugin.plugin.filter_columns(self._cycle, self._pod, self._table, rows)
+        else:
+            found = (self._code_of_node(i, filter_plugin.plugin, self._cycle, self._table.nodes[row]) for row in rows)
+            codes = np.fromiter(found, np.int32, len(rows))
+        if self.timer is not None:
+            self.timer.plugin_ended(filter_plugin.plugin.name, "Filter", None)
+        return codes
 
     def _code_of_node(self, i: int, plugin: Plugin, cycle: CycleState, node: NodeInfo | None) -> int:
         assert node is not None

@@ -34,6 +34,8 @@ class PostFilterContext:
         "not_admitted_by",
         "offered_candidates",
         "pod",
+        "proposals",
+        "review",
         "rng",
         "table",
     )
@@ -47,8 +49,12 @@ class PostFilterContext:
         filter_results: FilterResults | None,
         nominator: PodNominator,
         rng: np.random.Generator,
+        review: Any = None,
     ) -> None:
-        """Take the results of the attempt; `filter_results` is None when PreFilter rejected every node."""
+        """Take the results of the attempt; `filter_results` is None when PreFilter rejected every node.
+
+        With a `review` a plan that needs several nodes must be proposed to extenders before anything follows from it.
+        """
         self.pod = pod
         self.decision = decision
         self.cycle = cycle
@@ -59,6 +65,9 @@ class PostFilterContext:
         self.dry_runs = DryRuns(profile, cycle, pod)
         # The candidates that a plan was made from, with the plugin and its search: extenders may have a say in them.
         self.offered_candidates: tuple[str, Sequence[Any], VictimSearch] | None = None
+        self.review = review  # a PreemptionReview, or None where no extender looks at victims
+        # VictimProposals that extenders have to see before there is an outcome: PostFilter is run again when they have.
+        self.proposals: Sequence[Any] = ()
         early = decision.pre_filter
         # The plugin that did not admit this very pod, whatever nodes say: evictions are of no use to it then.
         admitting = (plugin.name for plugin in profile.plugins_at(Plugin.admit))

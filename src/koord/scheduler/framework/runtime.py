@@ -5,13 +5,13 @@ Filter and Score of all nodes are kept for a class of pods in `filtering` and `s
 
     run_pre_enqueue -> run_begin_attempt -> run_pre_filter -> run_admit -> run_find_one_node, else run_prefer_nodes
     -> Filter -> run_pre_score -> Score -> run_nominate_reservation -> run_reserve -> run_permit
-    -> run_pre_bind -> run_bind -> run_post_bind
+    -> run_pre_bind -> run_bind -> run_post_bind (these three are in `binding_runtime`)
     no node: run_post_filter       undo: run_unreserve       any failure: run_attempt_failed
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,18 +21,15 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import PRE_FILTER, PreemptionPlan, Unschedulable, VictimSearch
 from koord.scheduler.framework.plugin import MAX_SCORE, Plugin
+from koord.scheduler.framework.plugin_timing import AttemptTimer
 from koord.scheduler.framework.reservation import MatchedReservation, reservations_of
 from koord.scheduler.framework.verdict import (
     ROW,
-    BindEffect,
     FailureOverride,
     Fault,
-    PodPatch,
-    PreBindActions,
     PreFilterResult,
     Reject,
     Skip,
-    StatusBinding,
     Wait,
     unresolvable,
 )
@@ -41,9 +38,6 @@ if TYPE_CHECKING:
     from koord.scheduler.framework.attempt import SchedulingAttempt
     from koord.scheduler.framework.post_filter import PostFilterContext
     from koord.scheduler.framework.profile import SchedulerProfile
-
-PreBindMethod = Callable[[CycleState, PodInfo, str], BindEffect | Reject | Fault | None]
-OnPointEnd = Callable[[str], None]  # called with the name of an extension point that ended, in a timed attempt
 
 
 class PluginRejection(msgspec.Struct, frozen=True):
@@ -89,7 +83,7 @@ def run_begin_attempt(plugins: Iterable[Plugin], pod: PodInfo) -> PluginRejectio
 
 
 def run_pre_filter(
-    profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, on_point_end: OnPointEnd | None = None
+    profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, timer: AttemptTimer | None = None
 ) -> PodInfo | PluginRejection:
     """Run BeforePreFilter to BeforeFilter of all plugins; return the pod as the rest shall see it, or the rejection."""
     for plugin in profile.hooks_for(pod).before_pre_filter:
@@ -98,22 +92,22 @@ def run_pre_filter(
             return PluginRejection(plugin.name, replaced)
         if replaced is not None:
             pod = replaced
-    if on_point_end is not None:
-        on_point_end("BeforePreFilter")
+    if timer is not None:
+        timer.point_ended("BeforePreFilter")
     rejection = _run_restore_reservations(profile, cycle, pod)
     if rejection is not None:
         return rejection
-    rejection = _run_pre_filter_plugins(profile, cycle, pod)
-    if on_point_end is not None:
-        on_point_end("PreFilter")
+    rejection = _run_pre_filter_plugins(profile, cycle, pod, timer)
+    if timer is not None:
+        timer.point_ended("PreFilter")
     if rejection is not None:
         return rejection
     for plugin in profile.plugins_at(Plugin.after_pre_filter):
         answer = plugin.after_pre_filter(cycle, pod)
         if answer is not None:
             return PluginRejection(plugin.name, answer)
-    if on_point_end is not None:
-        on_point_end("AfterPreFilter")
+    if timer is not None:
+        timer.point_ended("AfterPreFilter")
     for plugin in profile.plugins_at(Plugin.before_filter):
         fault = plugin.before_filter(cycle, pod)
         if fault is not None:
@@ -130,13 +124,19 @@ def _run_restore_reservations(profile: SchedulerProfile, cycle: CycleState, pod:
     return None
 
 
-def _run_pre_filter_plugins(profile: SchedulerProfile, cycle: CycleState, pod: PodInfo) -> PluginRejection | None:
+def _run_pre_filter_plugins(
+    profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, timer: AttemptTimer | None
+) -> PluginRejection | None:
     """Run PreFilter of all plugins, even after a rejection that preemption could resolve: it needs what they wrote."""
     hooks = profile.hooks_for(pod)
     skipped = set(hooks.skipped)
     rejection: PluginRejection | None = None
+    if timer is not None:
+        timer.lap()
     for plugin in hooks.pre_filter:
         answer = plugin.pre_filter(cycle, pod)
+        if timer is not None:
+            timer.plugin_ended(plugin.name, "PreFilter", answer)
         if isinstance(answer, Skip):
             skipped.add(plugin.name)
         elif isinstance(answer, Reject):
@@ -216,7 +216,11 @@ def run_filter(plugins: Iterable[Plugin], cycle: CycleState, pod: PodInfo, node:
 
 
 def run_pre_score(
-    profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
+    profile: SchedulerProfile,
+    cycle: CycleState,
+    pod: PodInfo,
+    nodes: Sequence[NodeInfo],
+    timer: AttemptTimer | None = None,
 ) -> PluginRejection | None:
     """Run BeforeScore and PreScore with the feasible nodes; return the last fault.
 
@@ -230,10 +234,14 @@ def run_pre_score(
         fault = plugin.before_score(cycle, pod, nodes)
         if fault is not None:
             failed = PluginRejection(plugin.name, fault, "PreScore")
+    if timer is not None:
+        timer.lap()
     for plugin in profile.pre_score_plugins:
         if plugin.name in skipped:
             continue
         answer = plugin.pre_score(cycle, pod, nodes)
+        if timer is not None:
+            timer.plugin_ended(plugin.name, "PreScore", answer)
         if isinstance(answer, Fault):
             failed = PluginRejection(plugin.name, answer, "PreScore")
         if answer is not None:
@@ -259,29 +267,41 @@ def pre_score_differs(profile: SchedulerProfile, cycle: CycleState, pod: PodInfo
 # No node fits ----------------------------------------------------------------------------------------------------
 
 
-def run_post_filter(profile: SchedulerProfile, context: PostFilterContext) -> Unschedulable:
+def run_post_filter(
+    profile: SchedulerProfile, context: PostFilterContext, timer: AttemptTimer | None = None
+) -> Unschedulable:
     """Run PostFilter and AfterPostFilter for an unschedulable pod.
 
     The first plugin that finds a way, or knows that there is none, decides; otherwise all their reasons are reported. A
-    plugin that fails is reported in the same place.
+    plugin that fails is reported in the same place. There is no outcome yet where a plugin leaves `context.proposals`.
     """
     plugins = profile.plugins_at(Plugin.post_filter)
     outcome = (
-        _run_post_filter_plugins(plugins, context)
+        _run_post_filter_plugins(plugins, context, timer)
         if plugins
         else msgspec.structs.replace(context.decision, nominate="")
     )
+    if context.proposals:
+        return context.decision
     for plugin in profile.plugins_at(Plugin.after_post_filter):
         plugin.after_post_filter(context.cycle, context.pod, context)
     return outcome
 
 
-def _run_post_filter_plugins(plugins: Sequence[Plugin], context: PostFilterContext) -> Unschedulable:
+def _run_post_filter_plugins(
+    plugins: Sequence[Plugin], context: PostFilterContext, timer: AttemptTimer | None
+) -> Unschedulable:
+    if timer is not None:
+        timer.lap()
     reasons: list[str] = []
     searches: list[VictimSearch] = []
     nominate: str | None = None
     for plugin in plugins:
         answer = plugin.post_filter(context.cycle, context.pod, context)
+        if timer is not None:
+            timer.plugin_ended(plugin.name, "PostFilter", answer)
+        if context.proposals:
+            break
         if isinstance(answer, Fault):
             reasons, nominate = [answer.message], None
             break
@@ -360,12 +380,16 @@ def run_nominate_reservation(attempt: SchedulingAttempt) -> PluginRejection | No
     return None
 
 
-def run_reserve(attempt: SchedulingAttempt) -> PluginRejection | None:
+def run_reserve(attempt: SchedulingAttempt, timer: AttemptTimer | None = None) -> PluginRejection | None:
     """Run Reserve of all plugins that did not skip the pod; after a rejection the caller runs Unreserve."""
     cycle, pod, node = attempt.cycle, attempt.pod, attempt.node
+    if timer is not None:
+        timer.lap()
     try:
         for plugin in attempt.profile.reserve_plugins(cycle.skip_filter):
             answer = plugin.reserve(cycle, pod, node)
+            if timer is not None:
+                timer.plugin_ended(plugin.name, "Reserve", answer)
             if answer is not None:
                 return PluginRejection(plugin.name, answer, "Reserve")
     finally:
@@ -396,15 +420,19 @@ def run_unreserve(attempt: SchedulingAttempt) -> None:
         plugin.unreserve(cycle, pod, node_name)
 
 
-def run_permit(attempt: SchedulingAttempt) -> dict[str, float] | PluginRejection:
+def run_permit(attempt: SchedulingAttempt, timer: AttemptTimer | None = None) -> dict[str, float] | PluginRejection:
     """Run Permit; return how long each plugin makes the pod wait at most, in seconds, or the first rejection."""
     waits: dict[str, float] = {}
     plugins = attempt.profile.hooks_for(attempt.pod).permit
     if not plugins:
         return waits
     cycle, pod, node = attempt.cycle, attempt.pod, attempt.node
+    if timer is not None:
+        timer.lap()
     for plugin in plugins:
         answer = plugin.permit(cycle, pod, node)
+        if timer is not None:
+            timer.plugin_ended(plugin.name, "Permit", answer)
         if isinstance(answer, Wait):
             waits[plugin.name] = answer.timeout_s
         elif answer is not None:
@@ -412,74 +440,7 @@ def run_permit(attempt: SchedulingAttempt) -> dict[str, float] | PluginRejection
     return waits
 
 
-# The binding cycle -----------------------------------------------------------------------------------------------
-
-
-async def run_pre_bind(
-    attempt: SchedulingAttempt, execute: Callable[[PreBindActions], Awaitable[Fault | None]]
-) -> PodPatch | PluginRejection | None:
-    """Run PreBind, with `execute` for the actions that plugins return, and ApplyPatch; return what is left to write."""
-    profile, cycle, pod, node_name = attempt.profile, attempt.cycle, attempt.pod, attempt.node_name
-    annotations: dict[str, str] = {}
-    labels: dict[str, str] = {}
-    for plugin, pre_bind in _pre_bind_methods(profile, pod):
-        effect = pre_bind(cycle, pod, node_name)
-        if isinstance(effect, PreBindActions):
-            fault = await execute(effect)
-            if fault is not None:
-                return PluginRejection(plugin.name, fault, "PreBind")
-            effect = effect.pod_patch
-        if isinstance(effect, Reject | Fault):
-            return PluginRejection(plugin.name, effect, "PreBind")
-        if effect is not None:
-            annotations.update(effect.annotations)
-            labels.update(effect.labels)
-    if not annotations and not labels:
-        return None
-    pod_patch = PodPatch(annotations, labels)
-    for plugin in profile.plugins_at(Plugin.apply_patch):  # the first plugin that does not skip decides
-        answer = plugin.apply_patch(cycle, pod, node_name, pod_patch)
-        if isinstance(answer, Fault):
-            return PluginRejection(plugin.name, answer, "PreBind")
-        if not isinstance(answer, Skip):
-            return answer
-    return pod_patch
-
-
-def _pre_bind_methods(profile: SchedulerProfile, pod: PodInfo) -> list[tuple[Plugin, PreBindMethod]]:
-    """Return what runs at PreBind: for a reserve pod PreBindReservation of those that have it, in the same order."""
-    plugins = profile.plugins_at(Plugin.pre_bind)
-    if not pod.is_reserve_pod:
-        return [(plugin, plugin.pre_bind) for plugin in plugins]
-    own = profile.plugins_at(Plugin.pre_bind_reservation)
-    methods: list[tuple[Plugin, PreBindMethod]] = [
-        (plugin, plugin.pre_bind_reservation if plugin in own else plugin.pre_bind) for plugin in plugins
-    ]
-    return methods + [(plugin, plugin.pre_bind_reservation) for plugin in own if plugin not in plugins]
-
-
-def run_bind(attempt: SchedulingAttempt) -> tuple[str, PreBindActions | StatusBinding] | PluginRejection | None:
-    """Return the first plugin that does not skip, with its effect in place of a binding; None for the usual binding."""
-    for plugin in attempt.profile.plugins_at(Plugin.bind):
-        effect = plugin.bind(attempt.cycle, attempt.pod, attempt.node_name)
-        if isinstance(effect, Skip):
-            continue
-        if isinstance(effect, Reject | Fault):
-            return PluginRejection(plugin.name, effect, "Bind")
-        return (plugin.name, effect) if isinstance(effect, PreBindActions | StatusBinding) else None
-    return None
-
-
-def run_post_bind(attempt: SchedulingAttempt, on_error: Callable[[str], None]) -> None:
-    """Run PostBind of all plugins. The pod is bound: a plugin that raises does not undo that.
-
-    `on_error` receives the plugin's name while its exception is handled.
-    """
-    for plugin in attempt.profile.plugins_at(Plugin.post_bind):
-        try:
-            plugin.post_bind(attempt.cycle, attempt.pod, attempt.node_name)
-        except Exception:  # noqa: BLE001 - see above
-            on_error(plugin.name)
+# Failures ----------------------------------------------------------------------------------------------------------
 
 
 def run_attempt_failed(

@@ -22,6 +22,7 @@ from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import EXTENDER
 from koord.scheduler.framework.filtering import FEW_ROWS, EpochTracker, FilterResults
 from koord.scheduler.framework.plugin import Scores
+from koord.scheduler.framework.plugin_timing import AttemptTimer
 from koord.scheduler.framework.profile import SchedulerProfile, ScorePlugin
 from koord.scheduler.framework.runtime import PluginRejection, pre_score_differs, run_pre_score
 from koord.scheduler.framework.verdict import ROW
@@ -87,6 +88,7 @@ class ScoreResults:
         self._row_scorers: tuple[Callable[[NodeInfo], int], ...] = ()
         self.fault: PluginRejection | None = None
         self._extender_scores: Mapping[int, int] = {}  # by row
+        self.timer: AttemptTimer | None = None  # of the attempt under way, if it is timed
 
     def score_all(self) -> None:
         rows = self._filter_results.feasible_rows()
@@ -95,7 +97,7 @@ class ScoreResults:
         for k in self._cross_row_scorers:
             self._epochs.has_moved(self.scorers[k].plugin, self._cycle)
         self._spans = [None for _ in self.scorers]
-        self._raw = [self._raw_scores_of_all(scorer, rows) for scorer in self.scorers]
+        self._raw = [self._timed_scores_of_all(scorer, rows) for scorer in self.scorers]
         whole = all(scorer.columnar for scorer in self.scorers) and self._takes_all(len(rows))
         self._fresh = np.ones(self._table.size, np.bool_) if whole else self._was_feasible.copy()
         self._normal = list(self._raw)
@@ -105,7 +107,8 @@ class ScoreResults:
 
     def _run_pre_score(self, rows: RowList) -> None:
         """Run PreScore; plugins that skip are left out of the sum."""
-        self.fault = run_pre_score(self._profile, self._cycle, self._pod, FeasibleNodes(self._table, rows))
+        feasible = FeasibleNodes(self._table, rows)
+        self.fault = run_pre_score(self._profile, self._cycle, self._pod, feasible, self.timer)
         skipped = self._cycle.skip_score
         self.scorers = tuple(s for s in self._profile.scorers if s.name not in skipped)
         self._cross_row_scorers = tuple(k for k, s in enumerate(self.scorers) if s.plugin.scope is not ROW)
@@ -148,7 +151,7 @@ class ScoreResults:
         whole = across or bool(anew)
         for k in range(len(self.scorers)):
             if k in anew:
-                self._raw[k] = self._raw_scores_of_all(self.scorers[k], fit)
+                self._raw[k] = self._timed_scores_of_all(self.scorers[k], fit)
                 self._normalise(k)
             else:
                 whole |= self._score_rows(k, rows, flipped=flipped)
@@ -172,6 +175,8 @@ class ScoreResults:
                 self._set_total(row, INFEASIBLE_SCORE)
         sums = [0] * len(fit)
         whole = False
+        if (timer := self.timer) is not None:
+            timer.lap()
         for k, scorer in enumerate(self.scorers):
             raw, normalises, weight, score_node = self._raw[k], scorer.normalises, scorer.weight, self._row_scorers[k]
             moved = flipped
@@ -183,6 +188,8 @@ class ScoreResults:
                     raw[row] = score
                     moved = True
                 sums[place] += score * weight
+            if timer is not None:
+                timer.plugin_ended(scorer.name, "Score", None)
             if normalises:
                 if moved:
                     whole |= self._normalise_rows(k, np.asarray(fit, np.intp))
@@ -218,9 +225,18 @@ class ScoreResults:
 
     def _score_some(self, scorer: ScorePlugin, raw: Scores, rows: RowList) -> bool:
         """Score these rows again; return False when no score changed."""
+        if self.timer is not None:
+            self.timer.lap()
         if len(rows) > FEW_ROWS:
             raw[rows] = self._raw_scores_of_rows(scorer, rows)
-            return True
+            moved = True
+        else:
+            moved = self._score_one_by_one(scorer, raw, rows)
+        if self.timer is not None:
+            self.timer.plugin_ended(scorer.name, "Score", None)
+        return moved
+
+    def _score_one_by_one(self, scorer: ScorePlugin, raw: Scores, rows: RowList) -> bool:
         moved = False
         for row in rows.tolist():
             node = self._node(row)
@@ -230,6 +246,14 @@ class ScoreResults:
                 raw[row] = score
                 moved = True
         return moved
+
+    def _timed_scores_of_all(self, scorer: ScorePlugin, feasible: RowList) -> Scores:
+        if self.timer is None:
+            return self._raw_scores_of_all(scorer, feasible)
+        self.timer.lap()
+        scores = self._raw_scores_of_all(scorer, feasible)
+        self.timer.plugin_ended(scorer.name, "Score", None)
+        return scores
 
     def _raw_scores_of_all(self, scorer: ScorePlugin, feasible: RowList) -> Scores:
         """Return a column of raw scores that is right where the pod fits.
@@ -275,6 +299,8 @@ class ScoreResults:
     def _normalise(self, k: int) -> None:
         """Normalise a whole column; raw scores that need no normalising share one array with the normalised ones."""
         scorer, raw = self.scorers[k], self._raw[k]
+        if self.timer is not None:
+            self.timer.lap()
         if scorer.normaliser is not None:
             span = self._spans[k] = scorer.normaliser.span(raw, self._was_feasible)
             self._normal[k] = scorer.normaliser.apply(raw, span)
@@ -285,6 +311,8 @@ class ScoreResults:
             self._normal[k] = normal
         else:
             self._normal[k] = raw
+        if self.timer is not None and scorer.normalises:
+            self.timer.plugin_ended(scorer.name, "ScoreExtensionNormalize", None)
 
     def _sum(self) -> None:
         total = np.zeros(self._table.size, np.int64)

@@ -94,10 +94,15 @@ class ObjectPatch(msgspec.Struct, frozen=True):
 
 
 class PodPatch(msgspec.Struct, frozen=True):
-    """Describe the annotations and labels that the pod gets with its binding; all plugins' are written at once."""
+    """Describe the annotations and labels that the pod gets with its binding; all plugins' are written at once.
+
+    With `bound_with_others` the pod keeps its place while a binding that fails for a moment is tried again: others are
+    bound because it has that place.
+    """
 
     annotations: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
+    bound_with_others: bool = False
 
 
 class StatusWrite(msgspec.Struct, frozen=True):

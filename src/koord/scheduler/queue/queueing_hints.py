@@ -7,7 +7,7 @@ pods to requeue is decided over all pods before any is moved, because moving cha
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Literal
 
@@ -87,12 +87,16 @@ class QueueingStrategy(IntEnum):
     IMMEDIATELY = 2
 
 
+HintTimer = Callable[[Plugin, PodInfo, ObjectEvent], bool]  # asks the queueing hint of a plugin and times it
+
+
 class EventListener:
     """Hold a plugin of a profile that listens to an event; `key` names the two."""
 
-    __slots__ = ("_always", "_plugin", "key", "name", "scheduler")
+    __slots__ = ("_always", "_plugin", "_timer", "key", "name", "scheduler")
 
-    def __init__(self, scheduler: str, plugin: Plugin, *, always: bool) -> None:
+    def __init__(self, scheduler: str, plugin: Plugin, *, always: bool, timer: HintTimer | None = None) -> None:
+        self._timer = timer
         self.scheduler = scheduler
         self.name = plugin.name
         self.key = (scheduler, plugin.name)
@@ -101,7 +105,11 @@ class EventListener:
 
     def may_help(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
         """Return whether the event may make the pod fit, as far as this plugin is concerned."""
-        return self._always or self._plugin.queueing_hint(pod, object_event)
+        if self._always:
+            return True
+        if self._timer is not None:
+            return self._timer(self._plugin, pod, object_event)
+        return self._plugin.queueing_hint(pod, object_event)
 
 
 def _listening_mode(plugin: Plugin, event: ClusterEvent) -> Literal["yes", "blindly", "no"]:
@@ -127,7 +135,10 @@ class _ExtenderRejection(Plugin):
 class QueueingHints:
     """Find the plugins that listen to an event, and ask their queueing hints."""
 
-    def __init__(self, profiles: Sequence[SchedulerProfile], *, with_extenders: bool = False) -> None:
+    def __init__(
+        self, profiles: Sequence[SchedulerProfile], *, with_extenders: bool = False, timer: HintTimer | None = None
+    ) -> None:
+        self._timer = timer
         self._extender_listeners = tuple(
             EventListener(p.scheduler_name, _ExtenderRejection(), always=True) for p in profiles if with_extenders
         )
@@ -141,7 +152,7 @@ class QueueingHints:
         if known is None:
             known = self._listeners[event] = (
                 tuple(
-                    EventListener(scheduler, plugin, always=mode == "blindly")
+                    EventListener(scheduler, plugin, always=mode == "blindly", timer=self._timer)
                     for scheduler, plugins in self._plugins.items()
                     for plugin in plugins.values()
                     if (mode := _listening_mode(plugin, event)) != "no"

@@ -31,6 +31,7 @@ from koord.scheduler.queue.queued_pod import (
     queued_pod_status,
 )
 from koord.scheduler.queue.queueing_hints import (
+    HintTimer,
     PreEnqueueGates,
     QueueingHints,
     QueueingStrategy,
@@ -59,12 +60,16 @@ class SchedulingQueue:
         profiles: Sequence[SchedulerProfile],
         settings: QueueSettings | None = None,
         is_extended: Callable[[PodInfo], bool] | None = None,
+        hint_timer: HintTimer | None = None,
     ) -> None:
-        """Create an empty queue. `is_extended` says which pods extenders are asked about, where there are any."""
+        """Create an empty queue. `is_extended` says which pods extenders are asked about, where there are any.
+
+        `hint_timer` asks plugins their queueing hints in place of the queue.
+        """
         self._settings = settings or QueueSettings()
         self._queue_sort = _common_queue_sort(profiles)
         self._gates = PreEnqueueGates(profiles)
-        self._hints = QueueingHints(profiles, with_extenders=is_extended is not None)
+        self._hints = QueueingHints(profiles, with_extenders=is_extended is not None, timer=hint_timer)
         self._known: dict[str, QueuedPod] = {}  # by uid: everything below, flights included
         self._active = ActiveQueue(is_extended)
         self._backoff = BackoffQueue()

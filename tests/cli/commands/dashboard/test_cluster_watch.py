@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+import pytest
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS
+from koord.api.koordinator.protocol import A_GANG_NAME, L_POD_GROUP
 from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS
 from koord.cli.commands import top
 from koord.cli.commands.dashboard.cluster_watch import NO_METRICS, ClusterWatch
@@ -135,6 +137,19 @@ def test_pending_pods_have_the_reason_of_their_condition_and_leave_when_bound() 
         assert (group["reason"], group["examples"]) == (HOSTILE, ["default/web"])
         unwrap(await world.client.delete(PODS, "web", "default", grace_seconds=0))
         assert (await world.settle())["pending"] == []
+
+    on_cluster(story)
+
+
+@pytest.mark.parametrize("where", ["labels", "annotations"])
+def test_a_pending_member_of_a_gang_waits_for_the_others_until_something_is_told(where: str) -> None:
+    async def story(world: WatchedCluster) -> None:
+        member = pod("member", "2")
+        key = L_POD_GROUP if where == "labels" else A_GANG_NAME
+        member["metadata"][where] = {**member["metadata"].get(where, {}), key: "train"}
+        unwrap(await world.client.dynamic.create(PODS, member))
+        (group,) = (await world.settle())["pending"]
+        assert group["reason"] == "waits for the other members of gang train"
 
     on_cluster(story)
 

@@ -145,7 +145,8 @@ def test_members_that_start_together_are_marked_and_the_next_is_not() -> None:
                 f"{domain}scheduling.koordinator.sh/bind-gang-{key}": value
                 for domain in ("internal.", "")
                 for key, value in (("group-id", "ganga_ns/ganga"), ("member-count", "2"))
-            }
+            },
+            bound_with_others=True,
         )
     )
     assert world.permit(pods[2]) is None

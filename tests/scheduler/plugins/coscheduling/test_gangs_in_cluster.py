@@ -12,7 +12,7 @@ import pytest
 
 from koord.api.koordinator.custom_kinds import POD_GROUPS
 from koord.api.koordinator.protocol import A_BIND_GANG_GROUP_ID, A_BIND_GANG_MEMBER_COUNT, A_GANG_GROUPS
-from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, PODS
+from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, NODES, PODS, PRIORITY_CLASSES
 from koord.cli import scheduler_setup
 from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
@@ -353,6 +353,66 @@ def test_a_binding_that_fails_in_the_middle_leaves_no_partial_gang_R18(fate: Any
         await world.settle(60)
         assert await bound(world, "g-") == 4
         assert await world.node_of("greedy") == ""
+
+    run(story)
+
+
+@pytest.mark.parametrize("fate", ["500", "429", "lost", "409"])
+def test_a_member_keeps_its_place_from_more_important_pods_while_its_binding_is_tried_again(fate: Any) -> None:
+    async def story(world: FaultyCluster) -> None:
+        high = {"metadata": {"name": "high"}, "value": 1000, "preemptionPolicy": "Never"}
+        unwrap(await world.client.create(PRIORITY_CLASSES, high))
+        await world.add_node("n0", cpu="4")
+        await add_group(world, "g", 4)
+        unlucky = binding_of("g-2")
+        world.wire.fate = lambda request: fate if unlucky(request) else "well"
+        await add_members(world, "g", 4)
+        await world.settle(2)
+        assert await bound(world, "g-") == 3
+        await world.add_pod("greedy", cpu="1", schedulerName="koord-scheduler", priorityClassName="high")
+        await world.settle(20)
+        tries = [request for request in world.wire.requests if unlucky(request)]
+        most = 12 if fate != "429" else 40  # the client repeats by itself what the server had no time for
+        assert 3 < len(tries) < most, "it is tried with growing pauses"
+        world.wire.fate = lambda _: "well"
+        await world.settle(30)
+        assert await bound(world, "g-") == 4
+        assert await world.node_of("greedy") == ""
+
+    run(story)
+
+
+def test_a_member_whose_binding_is_forbidden_is_told_and_keeps_no_place() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await world.add_node("n0", cpu="4")
+        await add_group(world, "g", 2)
+        unlucky = binding_of("g-1")
+        world.wire.fate = lambda request: "403" if unlucky(request) else "well"
+        await add_members(world, "g", 2)
+        await world.settle(3)
+        assert (await told(world, "g-1")).startswith('running Bind plugin "DefaultBinder": ')
+        assert not world.scheduler.state.is_assumed((await world.pod("g-1")).metadata.uid)
+        world.wire.fate = lambda _: "well"
+        await world.settle(60)
+        assert await bound(world, "g-") == 2
+
+    run(story)
+
+
+def test_a_place_is_not_kept_on_a_node_that_is_gone() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await world.add_node("n0", cpu="2")
+        await add_group(world, "g", 2)
+        unlucky = binding_of("g-1")
+        world.wire.fate = lambda request: "500" if unlucky(request) else "well"
+        await add_members(world, "g", 2)
+        await world.settle(2)
+        await world.add_node("n1", cpu="2")
+        unwrap(await world.client.delete(NODES, "n0"))
+        await world.settle(2)
+        world.wire.fate = lambda _: "well"
+        await world.settle(60)
+        assert await world.node_of("g-1") == "n1"
 
     run(story)
 

@@ -165,10 +165,11 @@ def test_room_is_for_all_and_nobody_goes_in_vain_R21(nodes: Any, crowd: Any, siz
         assert found.startswith(f"0/{len(nodes)} nodes are available: ")
         return
     assert set(found.nodes) == {member.uid for member in members}
-    assert all(rules.may_preempt(members[0], victim) for victim in found.victims)
+    victims = found.victims(rules)
+    assert all(rules.may_preempt(members[0], victim) for victim in victims)
     for name in set(found.nodes.values()):
         placed = [member for member in members if found.nodes[member.uid] == name]
-        going = [victim for victim in found.victims if victim.node_name == name]
+        going = [victim for victim in victims if victim.node_name == name]
         node = state.table.index[name]
         for spared in (None, *going):
             crew = GroupTrial(profile, node, trials)

@@ -12,11 +12,11 @@ from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.attempt import SchedulingAttempt
+from koord.scheduler.framework.binding_runtime import run_pre_bind
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import AttemptError, ChosenNode
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.reservation import MatchedReservation
-from koord.scheduler.framework.runtime import run_pre_bind
 from koord.scheduler.framework.verdict import BindEffect, Fault, PodPatch, Reject, reject
 from tests.plugin_page import example
 from tests.scheduler.builders import make_node, make_pod

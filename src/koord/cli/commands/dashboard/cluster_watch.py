@@ -11,6 +11,8 @@ from typing import Any, cast
 
 import msgspec
 
+from koord.api.annotations.gang_codecs import gang_name_of_pod
+from koord.api.koordinator.protocol import L_POD_GROUP
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.meta import Object, ObjectMeta
 from koord.api.kubernetes.resource import Resource
@@ -92,15 +94,18 @@ def transform_pod(pod: WatchedPod) -> WatchedPod | None:
     if pod.status.phase in _ENDED:
         return None
     meta = pod.metadata
+    waits = not pod.spec.node_name
+    labels = {key: value for key, value in meta.labels.items() if "koordinator.sh/" in key}
+    if waits and (gang := gang_name_of_pod(meta.labels, meta.annotations)) is not None:
+        labels[L_POD_GROUP] = gang
     kept = ObjectMeta(
         name=meta.name,
         namespace=meta.namespace,
         uid=meta.uid,
         resource_version=meta.resource_version,
         creation_timestamp=meta.creation_timestamp,
-        labels={key: value for key, value in meta.labels.items() if "koordinator.sh/" in key},
+        labels=labels,
     )
-    waits = not pod.spec.node_name
     told = tuple(one for one in pod.status.conditions if waits and one.type == "PodScheduled")
     return WatchedPod(metadata=kept, spec=pod.spec, status=msgspec.structs.replace(pod.status, conditions=told))
 
@@ -224,11 +229,12 @@ class ClusterWatch:
             return
         told = next((one for one in pod.status.conditions if one.status == "False"), WatchedCondition())
         created = meta.creation_timestamp
+        gang = meta.labels.get(L_POD_GROUP, "")
         self._fleet.put_pending(
             PendingPod(
                 namespace=meta.namespace,
                 name=meta.name,
-                reason=pending_reason(told.reason, told.message),
+                reason=pending_reason(told.reason, told.message, gang),
                 created_s=created.timestamp() if created is not None else 0.0,
             )
         )

@@ -55,6 +55,17 @@ def report_gang(gang_manager: GangManager, queue_status: QueueStatus, gang_id: s
     return _report(gang_manager, queue_status, gang) if gang is not None else None
 
 
+def awaited_members(gang_manager: GangManager, uid: str) -> str:
+    """Return what a member that has a node waits for, in words; "" for a pod of no gang."""
+    gang = gang_manager.gangs.gang_of_pod(uid)
+    if gang is None or gang.spec is None:
+        return ""
+    placed, minimum = len(gang.waiting) + len(gang.bound), gang.spec.min_members
+    told = f"its gang {gang.id} ({placed} of {minimum} members have a node)"
+    others = [other for other in gang_manager.gangs.group_of_gang(gang).gangs if other != gang.id]
+    return f"{told} and {', '.join(others)}" if others else told
+
+
 def _report(gang_manager: GangManager, queue_status: QueueStatus, gang: Gang) -> GangReport:
     group = gang_manager.gangs.group_of_gang(gang)
     settings, defaults = gang.spec, gang_manager.defaults

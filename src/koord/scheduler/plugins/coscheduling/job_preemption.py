@@ -11,7 +11,7 @@ A victim that does not get the gang started would be evicted for nothing.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -25,10 +25,11 @@ from koord.api.koordinator.protocol import L_QUESTIONED_OBJECT_KEY
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import Bools, NodeTable, RowList
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan, VictimSearch
+from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan
 from koord.scheduler.framework.dry_run import DryRuns, RejectedBy
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.verdict import Fault
 from koord.scheduler.plugins.coscheduling.network_planner import NetworkPlanner
 from koord.scheduler.plugins.coscheduling.node_capacity import (
     GroupTrial,
@@ -39,10 +40,12 @@ from koord.scheduler.plugins.coscheduling.node_capacity import (
     pod_class_of,
 )
 from koord.scheduler.preemption import evaluator
+from koord.scheduler.preemption.extender_review import PreemptionReview, VictimProposal
 from koord.scheduler.preemption.reclaimable import ReclaimableResources, ReclaimedTable
-from koord.scheduler.preemption.victims import DisruptionBudgets, VictimRules, pick_candidate
+from koord.scheduler.preemption.victims import DisruptionBudgets, PreemptionCandidate, VictimRules
 
 NO_VICTIMS = "no potential victims"
+REFUSED_BY_EXTENDERS = "node(s) where an extender lets nobody be evicted"
 
 TrialsByClass = Mapping[Hashable, DryRuns]
 
@@ -72,10 +75,39 @@ class JobPreemptionRules(VictimRules):
 
 
 class JobPreemption(msgspec.Struct, frozen=True):
-    """The result of a search: `nodes` by uid of the member, and the victims, most important first."""
+    """The result of a search: `nodes` by uid of the member, and the nodes that somebody has to leave."""
 
     nodes: Mapping[str, str]
-    victims: tuple[PodInfo, ...]
+    candidates: tuple[PreemptionCandidate, ...]
+
+    def victims(self, rules: JobPreemptionRules) -> tuple[PodInfo, ...]:
+        """Return the victims on all nodes, the most important first."""
+        return tuple(sorted((v for one in self.candidates for v in one.victims), key=rules.importance))
+
+
+def review_by_extenders(
+    profile: SchedulerProfile, found: JobPreemption, members: Sequence[PodInfo], review: PreemptionReview
+) -> JobPreemption | tuple[VictimProposal, ...] | str:
+    """Return the result with the victims that extenders left; proposals if they have not seen all of them.
+
+    The message is for a gang whose plans extenders refused too often. Members of one class are shown by the first of
+    them, which extenders judge as the others.
+    """
+    by_class: dict[Hashable, tuple[PodInfo, set[str]]] = {}
+    for member in members:
+        if review.is_reviewed(member):
+            by_class.setdefault(pod_class_of(profile, member), (member, set()))[1].add(found.nodes[member.uid])
+    proposals = tuple(
+        VictimProposal(member, shown)
+        for member, nodes in by_class.values()
+        if (shown := tuple(one for one in found.candidates if one.node in nodes))
+    )
+    asked = {one.node: review.answer_about(one) for proposal in proposals for one in proposal.candidates}
+    if None in asked.values():
+        refused = len(review.refused_nodes)
+        told = f"extenders were shown {review.proposals} plans and let nobody be evicted on {refused} node(s)"
+        return told if review.is_exhausted else proposals
+    return JobPreemption(found.nodes, tuple(asked.get(one.node) or one for one in found.candidates))
 
 
 class _NodeWithoutVictims:
@@ -126,6 +158,11 @@ class JobPreemptionSearch:
         table, priority = refused.table, refused.pod.priority
         below = refused.cycle.state.derived(JobReclaimable).below(priority)
         self.rows = refused.resolvable_rows()
+        self._refused_by_extenders = 0
+        if refused.review is not None and refused.review.refused_nodes:
+            rows = [table.index[name].row for name in refused.review.refused_nodes if name in table.index]
+            left = self.rows[~np.isin(self.rows, rows)]
+            self._refused_by_extenders, self.rows = len(self.rows) - len(left), left
         self.table = ReclaimedTable(table, below)
         self.helpful: Bools = np.zeros(table.size, np.bool_)
         self.helpful[self.rows] = True
@@ -155,17 +192,18 @@ class JobPreemptionSearch:
         nodes = self._refused.decision.node_count
         nobody = self._without_victims[self.rows]
         reasons = told(self.rows[~nobody])
-        reasons[evaluator.NOT_HELPFUL] += nodes - len(self.rows)
+        reasons[evaluator.NOT_HELPFUL] += nodes - len(self.rows) - self._refused_by_extenders
         reasons[NO_VICTIMS] += int(np.count_nonzero(nobody))
+        reasons[REFUSED_BY_EXTENDERS] += self._refused_by_extenders
         listed = sorted(f"{count} {reason}" for reason, count in (+reasons).items())
         return f"0/{nodes} nodes are available: {', '.join(listed)}."
 
     def result(self) -> JobPreemption:
-        used = [candidate for candidate in self._nodes.values() if candidate.placed]
-        victims = [victim for candidate in used for victim in _victims_after_reprieve(candidate, self._rules.budgets)]
+        used = [node for node in self._nodes.values() if node.placed]
+        candidates = (_candidate_after_reprieve(node, self._rules) for node in used)
         return JobPreemption(
-            {member.uid: candidate.node.name for candidate in used for member in candidate.placed},
-            tuple(sorted(victims, key=self._rules.importance)),
+            {member.uid: node.node.name for node in used for member in node.placed},
+            tuple(candidate for candidate in candidates if candidate.victims),
         )
 
 
@@ -248,7 +286,7 @@ def _count_rejections(
 
 def preempt_for_single_pod(
     plugin: str, refused: PostFilterContext, rules: JobPreemptionRules
-) -> PreemptionPlan | PostFilterRejection:
+) -> PreemptionPlan | PostFilterRejection | Fault:
     """Preempt for a pod of no gang in the usual way, with the rules of this plugin."""
     pod = refused.pod
     if pod.shape.spec.preemption_policy == "Never":
@@ -257,29 +295,34 @@ def preempt_for_single_pod(
     if node is not None and any(other.preempted and rules.may_preempt(pod, other) for other in node.pods.values()):
         return PostFilterRejection((f"preemption: {evaluator.TERMINATING}",))
     found = evaluator.find_candidates(refused, rules, rules.budgets, evaluator.CandidateLimit())
-    search = VictimSearch(plugin, found.nodes, len(found.candidates), found.without, found.nearest)
-    if found.candidates:
-        return evaluator.make_preemption_plan(refused, plugin, pick_candidate(found.candidates), search)
+    return evaluator.conclude_search(refused, plugin, found, lambda: _failure_message(refused, found))
+
+
+def _failure_message(refused: PostFilterContext, found: evaluator.CandidateSearchResult) -> str:
     counts = Counter(found.without)
     counts[evaluator.NOT_HELPFUL] += refused.decision.node_count - found.nodes
     listed = sorted(f"{count} {reason}" for reason, count in (+counts).items())
-    told = f"preemption: 0/{refused.decision.node_count} nodes are available: {', '.join(listed)}."
-    return PostFilterRejection((told,), nominate="", search=search)
+    return f"0/{refused.decision.node_count} nodes are available: {', '.join(listed)}."
 
 
-def _victims_after_reprieve(candidate: _NodeWithoutVictims, budgets: DisruptionBudgets) -> Iterator[PodInfo]:
+def _candidate_after_reprieve(node: _NodeWithoutVictims, rules: JobPreemptionRules) -> PreemptionCandidate:
     """Return who must be evicted: a victim is reprieved if all members placed here still fit beside it.
 
     Those whose eviction exceeds a disruption budget are reprieved first.
     """
-    group_trial = candidate.empty_trial()
-    by_importance = sorted(candidate.victims, key=lambda v: (-v.priority, _job_key(v), v.name))
-    violating, others = budgets.split(by_importance)
-    for victim in (*violating, *others):
-        group_trial.add(victim)
-        if not _all_fit(group_trial, candidate.placed):
-            group_trial.remove(victim)
-            yield victim
+    group_trial = node.empty_trial()
+    by_importance = sorted(node.victims, key=lambda v: (-v.priority, _job_key(v), v.name))
+    violating, others = rules.budgets.split(by_importance)
+    victims: list[PodInfo] = []
+    violations = 0
+    for possible in (violating, others):
+        for victim in possible:
+            group_trial.add(victim)
+            if not _all_fit(group_trial, node.placed):
+                group_trial.remove(victim)
+                victims.append(victim)
+                violations += possible is violating
+    return PreemptionCandidate(node.node.name, tuple(sorted(victims, key=rules.importance)), violations)
 
 
 def _all_fit(group_trial: GroupTrial, members: Sequence[PodInfo]) -> bool:

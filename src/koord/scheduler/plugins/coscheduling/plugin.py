@@ -40,9 +40,11 @@ from koord.scheduler.plugins.coscheduling.job_preemption import (
     TrialsByClass,
     find_job_preemption,
     preempt_for_single_pod,
+    review_by_extenders,
 )
 from koord.scheduler.plugins.coscheduling.node_capacity import run_pre_filters
 from koord.scheduler.preemption.evaluator import NEVER
+from koord.scheduler.preemption.extender_review import PreemptionReview, VictimProposal
 from koord.scheduler.preemption.victims import DisruptionBudgetLister
 from koord.values import duration
 
@@ -186,7 +188,7 @@ class Coscheduling(Plugin):
 
     def post_filter(
         self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext
-    ) -> PreemptionPlan | PostFilterRejection | None:
+    ) -> PreemptionPlan | PostFilterRejection | verdict.Fault | None:
         """With `enablePreemption`, make room for all members at once; no other plugin evicts for one of them."""
         if not self._preempts:
             return None
@@ -206,6 +208,12 @@ class Coscheduling(Plugin):
         members = self._pending_pods(group, pod)
         began = self._handle.now()
         found = self._find_preemption(pod, refused, members)
+        if isinstance(found, JobPreemption) and refused.review is not None:
+            reviewed = self._review(found, members, refused.review)
+            if isinstance(reviewed, tuple):
+                refused.proposals = reviewed
+                return None
+            found = reviewed
         self.gang_manager.report_search(group.id, isinstance(found, JobPreemption), self._handle.now() - began)
         if isinstance(found, str):
             self._nominate({member.uid: "" for member in members}, members, pod)
@@ -221,11 +229,12 @@ class Coscheduling(Plugin):
             for other in refused.nominator.pods_on(node)
             if other.priority < pod.priority
         }
+        victims = found.victims(self._job_rules)
         why = (
             f"{len(members)} pod(s) of gang {group.id} have no node and {len(waiting)} wait for them; all fit without "
-            f"{len(found.victims)} pod(s) of priority at most {max((one.priority for one in found.victims), default=0)}"
+            f"{len(victims)} pod(s) of priority at most {max((one.priority for one in victims), default=0)}"
         )
-        return PreemptionPlan(self.name, found.nodes[pod.uid], found.victims, tuple(lesser), why=why)
+        return PreemptionPlan(self.name, found.nodes[pod.uid], victims, tuple(lesser), why=why)
 
     def _nominate(self, nodes: Mapping[str, str], members: Sequence[PodInfo], but: PodInfo) -> None:
         for member in members:
@@ -235,6 +244,8 @@ class Coscheduling(Plugin):
     def _find_preemption(
         self, pod: PodInfo, refused: PostFilterContext, members: Sequence[PodInfo]
     ) -> JobPreemption | PostFilterRejection | str:
+        if refused.review is not None and refused.review.error:
+            return PostFilterRejection((f"preemption: {refused.review.error}",), final=True)
         if pod.shape.spec.preemption_policy == "Never":
             return NEVER
         for member in members:
@@ -261,6 +272,12 @@ class Coscheduling(Plugin):
         self, profile: SchedulerProfile, refused: PostFilterContext, members: Sequence[PodInfo], trials: TrialsByClass
     ) -> JobPreemption | str:
         return find_job_preemption(profile, refused, members, trials, self._job_rules)
+
+    def _review(
+        self, found: JobPreemption, members: Sequence[PodInfo], review: PreemptionReview
+    ) -> JobPreemption | tuple[VictimProposal, ...] | str:
+        assert self._profile is not None
+        return review_by_extenders(self._profile, found, members, review)
 
     def _pending_pods(self, group: GangGroup, first: PodInfo) -> list[PodInfo]:
         """Return the members that still need a node, in their order."""
@@ -364,7 +381,8 @@ class Coscheduling(Plugin):
         group = self._gangs.group_of_gang(gang) if gang is not None else None
         if group is not None and len(group.binding) > 1 and pod.uid in group.binding:
             count = str(len(group.binding))
-            return verdict.PodPatch(dict(zip(_BIND_ANNOTATIONS, (group.id, count, group.id, count), strict=True)))
+            marks = dict(zip(_BIND_ANNOTATIONS, (group.id, count, group.id, count), strict=True))
+            return verdict.PodPatch(marks, bound_with_others=True)
         stale = [key for key in _BIND_ANNOTATIONS if key in pod.annotations]
         if not stale or pod.is_reserve_pod:
             return None

@@ -15,6 +15,11 @@ from koord.values.resources import materialise, to_wire
 
 _NOT_ENABLED = "no profile of this scheduler enables Reservation"
 
+_NO_SELECTOR_INDEX = (
+    "reservationSelectorIndex is not served: this scheduler finds reservations by an index of its own, which needs no "
+    "keys or prefixes; the reservations of a node are at plugins/Reservation/nodeReservations/NODE"
+)
+
 
 def routes(cache: ReservationCache | None) -> tuple[tuple[str, HttpHandler], ...]:
     """Build the routes; `cache` is None when no profile has reservations."""
@@ -25,7 +30,13 @@ def routes(cache: ReservationCache | None) -> tuple[tuple[str, HttpHandler], ...
         on_node = cache.register.on_node(call.parameters["nodeName"])
         return json_reply({"items": [reservation_item(cache, usage) for usage in on_node]})
 
-    return (("/plugins/Reservation/nodeReservations/:nodeName", node),)
+    def selector_index(call: HttpCall) -> Any:
+        return error_reply(501, _NO_SELECTOR_INDEX)
+
+    return (
+        ("/plugins/Reservation/nodeReservations/:nodeName", node),
+        ("/plugins/Reservation/reservationSelectorIndex", selector_index),
+    )
 
 
 def reservation_item(cache: ReservationCache, usage: ReservationUsage) -> dict[str, Any]:
