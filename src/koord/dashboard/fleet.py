@@ -33,6 +33,7 @@ class ResourceUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
     batch_lent: int = 0
     batch_requested: int = 0
     batch_used: int = 0
+    system_used: int = 0  # outside of pods
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -113,7 +114,7 @@ class FleetTable:
         self._versions: dict[str, int] = {}
         self._removed: deque[tuple[int, str]] = deque(maxlen=_REMOVED_KEPT)
         self._forgotten = 0  # removals up to this version are no longer known
-        self._sums = {"cpu": [0] * 10, "memory": [0] * 10}
+        self._sums = {"cpu": [*ResourceUse().values], "memory": [*ResourceUse().values]}
         self._pods = 0
         self._pending: dict[tuple[str, str], PendingPod] = {}
         self._recent: deque[tuple[int, FleetSample]] = deque(maxlen=RECENT_KEPT)
