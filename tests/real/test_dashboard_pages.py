@@ -75,7 +75,7 @@ HOSTILE_REPORTS: dict[str, Any] = {
                 **dict.fromkeys(("guaranteed", "guaranteed_now", "cap", "entitled", "used", "asked"), AMOUNTS),
                 "lent_to": [{"quota": HOSTILE, "amounts": AMOUNTS}],
                 "borrowed_from": [],
-                "last_refusal": None,
+                "last_refusal": {"pod": HOSTILE, "at": 1.0, "message": HOSTILE},
                 "adrift": HOSTILE,
             }
         ],
