@@ -86,7 +86,7 @@ class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
 _UNAVAILABLE = re.compile(r"\d+/\d+ nodes are available: (?P<why>.*)", re.DOTALL)
 _PREEMPTION = re.compile(r"\s*preemption: .*", re.DOTALL | re.IGNORECASE)
 _COUNT = re.compile(r"^\d+ ")
-NOT_TRIED = "not tried yet by a scheduler"
+NOT_TRIED = "no scheduler has reported on them yet, as on members of a gang that is not complete"
 
 
 def pending_reason(condition_reason: str, message: str) -> str:

@@ -27,7 +27,9 @@ _NO_COLLECTOR = "it has no name, period_s and sample(now_s, pods, store)"
 
 
 class KoordletPlugins(msgspec.Struct, frozen=True, kw_only=True):
-    """What other packages bring. `collectors` are those of one agent; `collector_makers`, by name, made them."""
+    """KoordletPlugins is what other packages bring. `collectors` are those of one agent, made by `collector_makers`,
+    which have names.
+    """
 
     strategies: tuple[StrategyEntry, ...] = ()
     hooks: tuple[HookEntry, ...] = ()
