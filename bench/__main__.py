@@ -47,6 +47,7 @@ BENCHES = {
     "colocation": "bench.colocation",
     "cpu-tail": "bench.cpu_tail",
     "memory": "bench.memory",
+    "dashboard": "bench.dashboard",
     "yarn-copilot": "bench.yarn_copilot",
     "yarn": "bench.yarn",
     "gpu-shares": "bench.gpu_shares",

@@ -13,7 +13,8 @@ DOCUMENTS = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONT
 FENCE = re.compile(r"^```(?P<language>\w*)(?P<attributes>[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 # What stands before a block that no test of pages runs, and names what does.
 _MARK = re.compile(
-    r"<!-- Not pasted by tests/real/test_first_pages\.py: [^>]+\. `make (?P<target>[\w-]+)` does it\. -->\n+\Z"
+    r"<!-- Not pasted by tests/real/test_(?:first_pages|tutorials)\.py: [^>]+\. "
+    r"`make (?P<target>[\w-]+)` does it\. -->\n+\Z"
 )
 _INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.MULTILINE)
 _HEREDOC = re.compile(r"<<-?'?(?P<end>\w+)'?[^\n]*\n(?P<text>.*?)^ *(?P=end)$\n?", re.DOTALL | re.MULTILINE)

@@ -11,11 +11,15 @@ import msgspec
 PAGE = Path(__file__).parents[1] / "docs" / "plugins.md"
 
 
+def example_code(name: str) -> str:
+    (code,) = re.findall(rf"<!-- example: {name} -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return str(code)
+
+
 def example(name: str) -> dict[str, Any]:
     """Run an example of the page; return what it defines."""
-    (code,) = re.findall(rf"<!-- example: {name} -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     defined: dict[str, Any] = {"__name__": f"example_{name.replace('-', '_')}"}
-    exec(compile(code, f"{PAGE.name}: {name}", "exec"), defined)
+    exec(compile(example_code(name), f"{PAGE.name}: {name}", "exec"), defined)
     return defined
 
 

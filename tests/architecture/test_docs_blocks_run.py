@@ -9,7 +9,7 @@ import pytest
 
 from tests.document_blocks import DOCUMENTS, ROOT, Block, commands_in, fenced_blocks, indented_blocks
 from tests.real.document_page import document_paths, read_document, start_lines
-from tests.real.tutorial_page import TUTORIALS, tutorial_paths
+from tests.real.tutorial_page import TUTORIALS, read_page, tutorial_paths
 
 TARGETS = frozenset(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 # Which languages a page may have besides sh and output, and what reads them.
@@ -19,6 +19,7 @@ OF_ONE_PAGE = {
     "toml": "docs/plugins.md",
     "promql": "docs/reference/alerts.md",  # written from the alerts that `make test-charts` gives to promtool
 }
+OF_THE_YARN_TIER = "28-hadoop-yarn"  # tests/real/yarn/test_tutorial.py
 SHOWN = {"text", "ini", "json"}  # pictures, formulas, and files of other programs: nothing to run
 PROGRAMS = re.compile(r"koord(let)?|koord-[\w-]+|kubectl|kubelet|helm|make|pip|ctr|docker|yarn|git|sha256sum|ssh|curl")
 
@@ -59,6 +60,11 @@ def test_every_command_is_a_step_of_its_page_or_marked() -> None:
         here = [block for block in fenced_blocks(path) if block.language == "sh" and not block.shown_by]
         steps = [step.commands for section in read_document(path).sections for step in section.steps]
         assert steps == [block.text for block in here if not start_lines(block)]
+    for path in tutorial_paths():
+        _, *here = (block for block in fenced_blocks(path) if block.language == "sh" and not block.shown_by)
+        tiers = ("", "yarn") if path.stem == OF_THE_YARN_TIER else ("",)
+        steps = [step.commands for tier in tiers for step in read_page(path, tier).steps]
+        assert sorted(steps) == sorted(block.text for block in here), f"{path.name} has a tier that nothing runs"
 
 
 @pytest.mark.parametrize(

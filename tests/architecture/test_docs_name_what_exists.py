@@ -62,6 +62,12 @@ def test_modules_exist(document: Path) -> None:
     assert [name for name in DOTTED.findall(document.read_text()) if not names_something(name)] == []
 
 
+def test_programs_name_documents_that_exist() -> None:
+    sources = [path for kind in ("py", "js") for path in ROOT.glob(f"src/koord/**/*.{kind}")]
+    named = {name for path in sources for name in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text())}
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=IDS)
 def test_links_lead_somewhere(document: Path) -> None:
     links = [link for link in LINK.findall(document.read_text()) if link and not link.startswith("mailto")]

@@ -9,7 +9,7 @@ import pytest
 from koord.dashboard.fleet import DAY_KEPT, RECENT_KEPT, FleetHistory, FleetSample, ResourceUse
 from koord.dashboard.history_file import MAX_BYTES, HistoryFile, HistoryUnreadable
 
-LARGE = ResourceUse(*[1 << 50] * 10)
+LARGE = ResourceUse(*[1 << 50] * 11)
 FULL = FleetHistory(
     saved_s=1e9,
     recent=(FleetSample(1234567890.123456, LARGE, LARGE, 50_000),) * RECENT_KEPT,

@@ -13,6 +13,7 @@ from koord.host.cgroup import knob
 from koord.koordlet.hooks import registry
 from koord.koordlet.hooks.hook import ContainerContext, HookSettings, HookStage, NodeRules, PodContext
 from koord.koordlet.plugin import COLLECTOR_GROUP, HOOK_GROUP, STRATEGY_GROUP, KoordletPlugins, load_koordlet_plugins
+from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies.registry import StrategyEntry
 from koord.koordlet.strategies.strategy import StrategyPlan
 from tests.koordlet.agent_fixture import AgentFixture, in_virtual_time
@@ -60,6 +61,24 @@ def test_the_hook_of_the_page_decides_about_a_container() -> None:
     decision = registry.decide_container(container, rules, HookStage.PRE_CREATE_CONTAINER)
     assert (dict(decision.env), decision.applied) == ({"POOL": "gold"}, ("PoolEnv",))
     assert not registry.decide_container(container, rules, HookStage.RECONCILE).applied, "only at its stages"
+
+
+def test_the_first_call_of_a_runtime_has_the_hooks_of_other_packages() -> None:
+    settings = KoordletSettings(node="n", gates=frozenset(), plugins=page_plugins())
+    assert [one.name for one in settings.hook_settings.plugins] == ["PoolEnv"]
+
+
+def test_the_hook_of_the_page_is_in_the_status(tmp_path: Path) -> None:
+    async def story(world: AgentFixture) -> None:
+        agent = world.agent(plugins=page_plugins())
+        await agent.start()
+        await world.clock.sleep(10)
+        assert agent.hooks is not None
+        found = {one.name: one for one in agent.hooks.status().hooks}
+        assert found["PoolEnv"].enabled, "it has no gate"
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
 
 
 class Fails:

@@ -75,7 +75,7 @@ HOSTILE_REPORTS: dict[str, Any] = {
                 **dict.fromkeys(("guaranteed", "guaranteed_now", "cap", "entitled", "used", "asked"), AMOUNTS),
                 "lent_to": [{"quota": HOSTILE, "amounts": AMOUNTS}],
                 "borrowed_from": [],
-                "last_refusal": None,
+                "last_refusal": {"pod": HOSTILE, "at": 1.0, "message": HOSTILE},
                 "adrift": HOSTILE,
             }
         ],
@@ -139,8 +139,8 @@ def make_fleet(*rows: NodeRow) -> FleetTable:
 
 
 def node_row(name: str, pool: str = "general", used: int = 2000) -> NodeRow:
-    cpu = ResourceUse(8000, used, 4000, used // 2, 0, 0, 0, 3000, 1000, used // 4)
-    memory = ResourceUse(1 << 34, 1 << 33, 1 << 33, 1 << 32, 0, 0, 0, 1 << 32, 0, 0)
+    cpu = ResourceUse(8000, used, 4000, used // 2, 0, 0, 0, 3000, 1000, used // 4, used // 4)
+    memory = ResourceUse(1 << 34, 1 << 33, 1 << 33, 1 << 32, 0, 0, 0, 1 << 32, 0, 0, 1 << 30)
     return NodeRow(name=name, cpu=cpu, memory=memory, pods=3, reported_s=1.0, pool=pool, labels=(f"pool={pool}",))
 
 

@@ -77,7 +77,7 @@ def read_page(path: Path, tier: str = "") -> TutorialPage:
     for block in fenced_blocks(path):
         if block.language == "sh" and not start:
             start = " ".join(block.text.replace("\\\n", " ").split())
-        elif block.language == "sh":
+        elif block.language == "sh" and not block.shown_by:
             found.append(read_step(block))
         elif block.language == "output":
             assert found, f"{path.name}: output before any command"

@@ -33,6 +33,7 @@ class ResourceUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
     batch_lent: int = 0
     batch_requested: int = 0
     batch_used: int = 0
+    system_used: int = 0  # outside of pods
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -85,7 +86,7 @@ class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
 _UNAVAILABLE = re.compile(r"\d+/\d+ nodes are available: (?P<why>.*)", re.DOTALL)
 _PREEMPTION = re.compile(r"\s*preemption: .*", re.DOTALL | re.IGNORECASE)
 _COUNT = re.compile(r"^\d+ ")
-NOT_TRIED = "not tried yet by a scheduler"
+NOT_TRIED = "no scheduler has reported on them yet, as on members of a gang that is not complete"
 
 
 def pending_reason(condition_reason: str, message: str, gang: str = "") -> str:
@@ -116,7 +117,7 @@ class FleetTable:
         self._versions: dict[str, int] = {}
         self._removed: deque[tuple[int, str]] = deque(maxlen=_REMOVED_KEPT)
         self._forgotten = 0  # removals up to this version are no longer known
-        self._sums = {"cpu": [0] * 10, "memory": [0] * 10}
+        self._sums = {"cpu": [*ResourceUse().values], "memory": [*ResourceUse().values]}
         self._pods = 0
         self._pending: dict[tuple[str, str], PendingPod] = {}
         self._recent: deque[tuple[int, FleetSample]] = deque(maxlen=RECENT_KEPT)

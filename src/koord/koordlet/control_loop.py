@@ -39,13 +39,11 @@ from koord.koordlet.inputs.machine import L3Cache, MachineShape
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.metrics import KoordletMetrics
-from koord.koordlet.plugin import KoordletPlugins
 from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies import file_ownership, interference_report, interference_view, runtime_hooks
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
-from koord.koordlet.strategies.registry import STRATEGIES, StrategyEntry
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner, StrategyStatus, strategy_status
 from koord.koordlet.strategies.runtime_hooks import RuntimeHooksState
 from koord.koordlet.strategies.strategy import WorkSteps
@@ -206,21 +204,6 @@ VERBOSE = 3  # of single writes; the log's own default shows them
 JOURNAL_FILE = "journal.jsonl"
 
 
-def _all_strategies(plugins: KoordletPlugins) -> tuple[StrategyEntry, ...]:
-    """Return koordlet's strategies and those of other packages. The one that reconciles hooks also undoes their
-    hooks' files.
-    """
-    names = tuple(hook.name for hook in plugins.hooks if hook.files)
-    files = tuple(file for hook in plugins.hooks for file in hook.files)
-    own = (
-        msgspec.structs.replace(one, restores=(*one.restores, *names), files=(*one.files, *files))
-        if one.name == runtime_hooks.NAME and names
-        else one
-        for one in STRATEGIES
-    )
-    return (*own, *plugins.strategies)
-
-
 class ControlLoop:
     """The control loop owns the executor, the collectors and the strategy runner of one machine."""
 
@@ -257,14 +240,13 @@ class ControlLoop:
             disks="BlkIOReconcile" in settings.gates,
         )
         self.collectors = CollectorSet(tree, store, clock, settings.collect, plugins=settings.plugins.collectors)
-        strategies = _all_strategies(settings.plugins)
+        strategies = settings.plugins.all_strategies()
         self._owners = frozenset(owner for strategy in strategies for owner in strategy.restores)
-        hooks = msgspec.structs.replace(settings.strategies.hooks, plugins=settings.plugins.hooks)
         self.strategy_runner = StrategyRunner(
             self.machine,
             store,
             settings.gates,
-            msgspec.structs.replace(settings.strategies, hooks=hooks),
+            msgspec.structs.replace(settings.strategies, hooks=settings.hook_settings),
             strategies,
             timer=clock.monotonic,
         )

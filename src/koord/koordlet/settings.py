@@ -14,6 +14,7 @@ import msgspec
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.gpu.mps import MpsSettings
 from koord.koordlet.collect.collector import CollectSettings
+from koord.koordlet.hooks.hook import HookSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
 from koord.koordlet.inputs.yarn_containers import YarnCopilotSettings
 from koord.koordlet.nri.settings import HookServiceSettings
@@ -108,6 +109,11 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     interference: InterferenceReporterSettings = InterferenceReporterSettings()
     pod_resources: PodResourcesProxySettings | None = None  # None: pod resources are not served
     plugins: KoordletPlugins = KoordletPlugins()  # of other packages
+
+    @property
+    def hook_settings(self) -> HookSettings:
+        """The flags that hooks depend on, with the hooks of other packages."""
+        return self.plugins.with_hooks(self.strategies.hooks)
 
     @property
     def audit_enabled(self) -> bool:

@@ -49,6 +49,15 @@ def test_each_tier_has_its_room_requests_and_use() -> None:
     assert found.memory.prod.requested == 20_000_000_000
 
 
+def test_pods_that_are_gone_do_not_become_the_system() -> None:
+    """The node's average still has what they used; the report says by itself what the system uses."""
+    application = {"name": "yarn", "usage": {"resources": {"cpu": "2", "memory": "3G"}}, "priority": "koord-batch"}
+    for report, milli in ((metric(), 7_000), (metric(applications=[application]), 9_000)):
+        found = node_tier_usage(NODE, [], report)
+        assert (found.cpu.used, found.cpu.system) == (50_000, milli)
+        assert (found.cpu.prod.used, found.cpu.mid.used, found.cpu.batch.used) == (0, 0, 0)
+
+
 def test_without_a_report_use_is_not_known() -> None:
     found = node_tier_usage(NODE, PODS, None)
     assert found.reported is None
@@ -60,3 +69,4 @@ def test_totals_are_sums() -> None:
     both = total_tier_usage([one, one])
     assert both.cpu.batch == one.cpu.batch + one.cpu.batch
     assert both.memory.used == 2 * one.memory.used
+    assert both.memory.system == 2 * one.memory.system

@@ -16,6 +16,7 @@ from koord.kube.transport.interface import ApiRequest, ApiResponse
 
 if TYPE_CHECKING:
     from koord.cli.up.started_agents import StartedAgents
+    from koord.koordlet.plugin import KoordletPlugins
 
 KOORDLET_PAGE = "koordlet"
 
@@ -50,7 +51,8 @@ class LocalAgents:
     async def _start_agents(self) -> StartedAgents:
         context = self._context
         await context.informers.for_resource(NODES).wait_for_sync()
-        made = (await asyncio.to_thread(_load))(context, self.fleet, self._gates)
+        make, plugins = await asyncio.to_thread(_load)
+        made = make(context, self.fleet, self._gates, plugins)
         await made.start()
         return made
 
@@ -60,10 +62,10 @@ class LocalAgents:
         return await started.page(request, path)
 
 
-def _load() -> type[StartedAgents]:
-    from koord.cli.up.started_agents import StartedAgents
+def _load() -> tuple[type[StartedAgents], KoordletPlugins]:
+    from koord.cli.up.started_agents import StartedAgents, load_installed_plugins
 
-    return StartedAgents
+    return StartedAgents, load_installed_plugins()
 
 
 def _log_if_failed(task: asyncio.Task[StartedAgents]) -> None:

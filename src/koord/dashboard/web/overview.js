@@ -10,7 +10,7 @@ const ACTIVE = new Set(["Pending", "Running", ""]);
 const HOUR_S = 3600;
 const GAPS_S = { recent: 30, day: 300 }; // between two samples: more is a time that nobody watched
 
-// A node's use is an average over minutes and its pods' use is not: right after a start the pods' sum is larger.
+// A node's use is an average over minutes, with pods that are gone by now and little of those that just started.
 function idle(use) {
   return Math.max(0, use[USE.capacity] - tiers(use).reduce((sum, [, units]) => sum + units, 0));
 }
@@ -30,7 +30,7 @@ function chartOf(title, place, format, axis, binary) {
       { key: "prod", title: "prod", value: (sample) => sample[place][USE.prodUsed] },
       { key: "mid", title: "mid", value: (sample) => sample[place][USE.midUsed] },
       { key: "batch", title: "batch", value: (sample) => sample[place][USE.batchUsed] },
-      { key: "system", title: "system", value: (sample) => tiers(sample[place])[3][1] },
+      { key: "system", title: "system", value: (sample) => sample[place][USE.systemUsed] },
       { key: "idle", title: "idle", value: (sample) => idle(sample[place]) },
     ],
     lines: [

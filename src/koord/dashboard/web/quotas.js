@@ -30,7 +30,7 @@ function loans(listed, resource) {
 
 function draw(found) {
   if (!found.quotas.length) {
-    return empty("There are no quotas.", "An ElasticQuota in the cluster appears here; docs/concepts/elastic-quota.md has an example.");
+    return empty("There are no quotas.", "An ElasticQuota in the cluster appears here; docs/concepts/quota.md has an example.");
   }
   const rows = [];
   for (const one of found.quotas) {
@@ -46,7 +46,7 @@ function draw(found) {
   for (const one of found.quotas) {
     if (one.adrift) remarks.push(h("p", {}, chip("no place in its tree", "bad"), ` ${one.quota}: ${one.adrift}`));
     if (Object.keys(one.overused).length) remarks.push(h("p", {}, chip("overused", "bad"), ` ${one.quota} uses more than it is entitled to: ${amounts(one.overused)}`));
-    if (one.last_refusal) remarks.push(h("p", {}, chip("refused", "warn"), ` ${one.quota} refused `, podLink(one.last_refusal.pod), ` ${ago(one.last_refusal.at, now())}: ${one.last_refusal.refusal.message}`));
+    if (one.last_refusal) remarks.push(h("p", {}, chip("refused", "warn"), ` ${one.quota} refused `, podLink(one.last_refusal.pod), ` ${ago(one.last_refusal.at, now())}: ${one.last_refusal.message}`));
   }
   for (const [key, why] of Object.entries(found.unreadable || {})) remarks.push(h("p", {}, chip("unreadable", "bad"), ` ${key} counts for nothing: ${why}`));
   return [

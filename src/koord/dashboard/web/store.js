@@ -5,12 +5,11 @@ const RECENT_KEPT = 720;
 const DAY_KEPT = 1440;
 
 // The places of a resource's numbers in a row and in sums.
-export const USE = { capacity: 0, used: 1, prodRequested: 2, prodUsed: 3, midLent: 4, midRequested: 5, midUsed: 6, batchLent: 7, batchRequested: 8, batchUsed: 9 };
+export const USE = { capacity: 0, used: 1, prodRequested: 2, prodUsed: 3, midLent: 4, midRequested: 5, midUsed: 6, batchLent: 7, batchRequested: 8, batchUsed: 9, systemUsed: 10 };
 
-// Who uses a resource: the tiers, and what no pod accounts for, such as the kernel and system daemons.
+// Who uses a resource: the tiers, and what is no pod, such as the kernel and system daemons.
 export function tiers(use) {
-  const [prod, mid, batch] = [use[USE.prodUsed], use[USE.midUsed], use[USE.batchUsed]];
-  return [["prod", prod], ["mid", mid], ["batch", batch], ["system", Math.max(0, use[USE.used] - prod - mid - batch)]];
+  return [["prod", use[USE.prodUsed]], ["mid", use[USE.midUsed]], ["batch", use[USE.batchUsed]], ["system", use[USE.systemUsed]]];
 }
 
 export const store = {
@@ -18,7 +17,7 @@ export const store = {
   version: 0,
   nodes: new Map(), // name -> row
   order: [], // names, sorted
-  sums: { cpu: new Array(10).fill(0), memory: new Array(10).fill(0) },
+  sums: { cpu: new Array(11).fill(0), memory: new Array(11).fill(0) },
   recent: [],
   day: [],
   pending: [],

@@ -122,6 +122,29 @@ class IntervalTimer:
         return True
 
 
+class PluginCollectors:
+    """The collectors of other packages in one agent; one that raises fails by itself and is named."""
+
+    def __init__(self, plugins: Sequence[CollectorPlugin], store: SeriesStore, statuses: CollectorStatuses) -> None:
+        self._store = store
+        self._statuses = statuses
+        self._timers = tuple((one, IntervalTimer(one.period_s)) for one in plugins)
+
+    def sample(self, at_s: float, now_s: float, pods: Sequence[PodMeta]) -> None:
+        """Take the samples that are due at `at_s`, which never goes back; `now_s` is the time of day."""
+        for plugin, timer in self._timers:
+            if timer.due(at_s):
+                self._sample(plugin, now_s, pods)
+
+    def _sample(self, plugin: CollectorPlugin, now_s: float, pods: Sequence[PodMeta]) -> None:
+        try:
+            plugin.sample(now_s, pods, self._store)
+        except Exception as error:  # noqa: BLE001 - a stranger's mistake must not stop the agent's own samples
+            self._statuses.fails(plugin.name, f"{type(error).__name__}: {error}")
+        else:
+            self._statuses.works(plugin.name)
+
+
 class CollectContext(msgspec.Struct, frozen=True):
     """CollectContext is all that collectors work with; `longest_gap_s` bounds the time between two reads
     whose difference is still a rate.

@@ -21,6 +21,7 @@ from koord.koordlet.collect.collector import (
     CollectorStatuses,
     CollectSettings,
     IntervalTimer,
+    PluginCollectors,
 )
 from koord.koordlet.collect.gpu import GpuCollector
 from koord.koordlet.collect.node_resource import (
@@ -109,7 +110,7 @@ class CollectorSet:
         self._cache = ResctrlCollector(tree.host, store, statuses, settings.resctrl_s) if settings.resctrl else None
         self._gpu = GpuCollector(tree, store, statuses) if settings.gpu else None
         self._expiry = IntervalTimer(_EXPIRE_S)
-        self._plugins = tuple((one, IntervalTimer(one.period_s)) for one in plugins)
+        self._plugins = PluginCollectors(plugins, store, statuses)
 
     def sample(
         self,
@@ -188,14 +189,6 @@ class CollectorSet:
         if self._gpu is not None:
             self._gpu.close()
 
-    def _sample_plugin(self, plugin: CollectorPlugin, now_s: float, pods: Sequence[PodMeta]) -> None:
-        try:
-            plugin.sample(now_s, pods, self._store)
-        except Exception as error:  # noqa: BLE001 - a stranger's mistake must not stop the agent's own samples
-            self._statuses.fails(plugin.name, f"{type(error).__name__}: {error}")
-        else:
-            self._statuses.works(plugin.name)
-
     def _sample_periodic(self, at_s: float, now_s: float, pods: Sequence[PodMeta]) -> None:
         if self._pressure is not None:
             self._pressure.sample(at_s, now_s, pods)
@@ -207,9 +200,7 @@ class CollectorSet:
             self._cache.sample(at_s, now_s)
         if self._gpu is not None:
             self._gpu.sample(at_s, now_s, pods)
-        for plugin, timer in self._plugins:
-            if timer.due(at_s):
-                self._sample_plugin(plugin, now_s, pods)
+        self._plugins.sample(at_s, now_s, pods)
         if self._expiry.due(at_s):
             self._store.expire(now_s)
             late_s = self._clock.monotonic()  # counters were read after this tick began, and are not of the future

@@ -262,8 +262,12 @@ def hook_statuses(
     pods: Collection[HookedPod],
     statistics: HookStatistics,
     problems: Mapping[str, str] | None = None,
+    *,
+    plugins: Sequence[registry.HookEntry] = (),
 ) -> tuple[HookStatus, ...]:
-    """Return where each hook stands, in the order in which they run. `problems` keep hooks from acting, by name."""
+    """Return where each hook stands, in the order in which they run. `problems` keep hooks from acting, by name;
+    `plugins` are hooks of other packages.
+    """
     applied = [
         (pod.pod.uid, group.level, {*group.decision.applied, *group.creation(pod.rules).applied})
         for pod in pods
@@ -277,7 +281,7 @@ def hook_statuses(
             statistics,
             (problems or {}).get(one.name, ""),
         )
-        for one in registry.HOOKS
+        for one in (*registry.HOOKS, *plugins)
     )
 
 
@@ -290,7 +294,7 @@ def _hook_status(
 ) -> HookStatus:
     """Return where a hook stands that applies to these groups, each with the uid of its pod."""
     account = statistics.account(hook.name)
-    enabled = hook.gate in gates
+    enabled = registry.is_enabled(hook, gates)
     return HookStatus(
         name=hook.name,
         gate=hook.gate,

@@ -240,7 +240,11 @@ class HookService:
             safe_mode=self._settings.safe_mode,
             connections=(self._nri_status(), self._proxy_status()),
             hooks=hook_statuses(
-                self._settings.gates, self._hooked_pods().values(), self.statistics, self._actions.problems
+                self._settings.gates,
+                self._hooked_pods().values(),
+                self.statistics,
+                self._actions.problems,
+                plugins=self._settings.plugins.hooks,
             ),
         )
 
@@ -294,9 +298,8 @@ class HookService:
         state = self._control_loop.strategy_runner.state_of(runtime_hooks.NAME)
         if isinstance(state, RuntimeHooksState):
             return with_node(state.rules, self._read_node())
-        settings = self._settings.strategies.hooks
         cache = self._control_loop.machine.shape.cache
-        return build_node_rules(self._settings.gates, settings, NodeInputs(), None, cache)
+        return build_node_rules(self._settings.gates, self._settings.hook_settings, NodeInputs(), None, cache)
 
     # The server for the proxy --------------------------------------------------------------------------------------
 

@@ -188,7 +188,7 @@ def decide_pod(
         [
             (one.name, partial(one.pod, pod, rules))
             for one in (*hooks, *rules.settings.plugins)
-            if one.pod is not None and _is_enabled(one, rules) and stage in one.stages
+            if one.pod is not None and is_enabled(one, rules.gates) and stage in one.stages
         ],
         call,
     )
@@ -206,7 +206,7 @@ def decide_container(
         [
             (one.name, partial(one.container, container, rules))
             for one in (*hooks, *rules.settings.plugins)
-            if one.container is not None and _is_enabled(one, rules) and stage in one.stages
+            if one.container is not None and is_enabled(one, rules.gates) and stage in one.stages
         ],
         call,
     )
@@ -225,14 +225,15 @@ def decide_host_application(
         [
             (one.name, partial(one.host_application, application, rules))
             for one in (*hooks, *rules.settings.plugins)
-            if one.host_application is not None and _is_enabled(one, rules)
+            if one.host_application is not None and is_enabled(one, rules.gates)
         ],
         call_directly,
     )
 
 
-def _is_enabled(hook: HookEntry, rules: NodeRules) -> bool:
-    return not hook.gate or hook.gate in rules.gates
+def is_enabled(hook: HookEntry, gates: frozenset[str]) -> bool:
+    """Return whether a hook runs with these gates; one of another package may have no gate."""
+    return not hook.gate or hook.gate in gates
 
 
 def _run(calls: Sequence[tuple[str, Callable[[], HookPlan]]], caller: HookCaller) -> HookDecision:

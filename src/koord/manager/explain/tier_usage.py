@@ -57,6 +57,7 @@ class TierUsage(msgspec.Struct, frozen=True, kw_only=True):
 class ResourceTierUsage(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int = 0
     used: int = 0  # by everything on the node
+    system: int = 0  # used outside of pods
     prod: TierUsage = TierUsage()
     mid: TierUsage = TierUsage()
     batch: TierUsage = TierUsage()
@@ -65,6 +66,7 @@ class ResourceTierUsage(msgspec.Struct, frozen=True, kw_only=True):
         return ResourceTierUsage(
             capacity=self.capacity + other.capacity,
             used=self.used + other.used,
+            system=self.system + other.system,
             prod=self.prod + other.prod,
             mid=self.mid + other.mid,
             batch=self.batch + other.batch,
@@ -93,7 +95,7 @@ def node_tier_usage(
         for resource, names in _TIER_RESOURCES.items():
             amount = requests.get(names[_TIER_INDEX[tier]], 0)
             asked[tier, resource] = asked.get((tier, resource), 0) + amount
-    used, total, at = _used_by_tier(metric, tiers)
+    used, at = _used_by_tier(metric, tiers)
 
     def resource_usage(resource: str, whole: int) -> ResourceTierUsage:
         prod, mid, batch = (
@@ -106,7 +108,14 @@ def node_tier_usage(
             )
             for tier, place in _TIER_INDEX.items()
         )
-        return ResourceTierUsage(capacity=whole, used=_amount_of(total, resource), prod=prod, mid=mid, batch=batch)
+        return ResourceTierUsage(
+            capacity=whole,
+            used=_amount_of(used.get(TOTAL), resource),
+            system=_amount_of(used.get(_SYSTEM), resource),
+            prod=prod,
+            mid=mid,
+            batch=batch,
+        )
 
     capacity = node.status.capacity
     return NodeTierUsage(
@@ -124,6 +133,7 @@ def total_tier_usage(shares: Sequence[NodeTierUsage]) -> NodeTierUsage:
     return NodeTierUsage(name=TOTAL, cpu=cpu, memory=memory)
 
 
+_SYSTEM = "system"
 _TIER_INDEX = {"prod": 0, "mid": 1, "batch": 2}
 
 
@@ -135,19 +145,27 @@ def _tier(priority_class: str) -> str:
 
 def _used_by_tier(
     metric: ColocationNodeMetric | None, tiers: dict[tuple[str, str], str]
-) -> tuple[dict[str, ComputeResources], ComputeResources | None, datetime | None]:
-    """Return usage by tier and of the node; an unreadable report counts as none."""
+) -> tuple[dict[str, ComputeResources], datetime | None]:
+    """Return usage by tier, of the system and of the node, and when it was reported; an unreadable report counts as
+    none.
+
+    The node's usage is an average over minutes, which has pods that are gone by now. So the system's usage is what the
+    report says of it and of host applications, and never what the pods of the report leave of the node's.
+    """
     if metric is None or metric.status.update_time is None or metric.status.node_metric is None:
-        return {}, None, None
+        return {}, None
     used: dict[str, ComputeResources] = {}
     try:
         for sample in metric.status.pods_metric:
             tier = tiers.get((sample.namespace, sample.name)) or _tier(sample.priority)
             used[tier] = used.get(tier, ComputeResources()) + ComputeResources.parse(sample.pod_usage.resources)
-        whole = ComputeResources.parse(metric.status.node_metric.node_usage.resources)
+        used[TOTAL] = ComputeResources.parse(metric.status.node_metric.node_usage.resources)
+        used[_SYSTEM] = ComputeResources.parse(metric.status.node_metric.system_usage.resources)
+        for application in metric.status.host_application_metric:
+            used[_SYSTEM] += ComputeResources.parse(application.usage.resources)
     except QuantityError:
-        return {}, None, None
-    return used, whole, metric.status.update_time
+        return {}, None
+    return used, metric.status.update_time
 
 
 def _amount_of(amount: ComputeResources | None, resource: str) -> int:

@@ -143,4 +143,5 @@ def _state(agents: SimulatedAgents, agent: SimulatedAgent) -> dict[str, Any]:
         "pods": len(facts.pods),
         "series": len(agent.store),
         "strategies": list(agent.strategy_runner.enabled),
+        "collectors": {name: one.problem or "works" for name, one in agent.collectors.current.items()},
     }

@@ -7,7 +7,8 @@ the cgroup files of its machine is kept: by whom, why and when.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -17,12 +18,15 @@ from koord.api.koordinator.slo import NodeMetricSpec, NodeMetricStatus
 from koord.host.cgroup.knob import PER_DISK_FILES
 from koord.koordlet.agent_status import HookConnection, HooksStatus, InterferenceStatus
 from koord.koordlet.cgroup_writer.effects import FileWriteResult, WriteCgroup, WriteOutcome
+from koord.koordlet.collect.collector import CollectorStatuses, PluginCollectors
 from koord.koordlet.container_values import AppliedValue, KernelValue
 from koord.koordlet.hook_calls.hook_calls import HookStatistics, ReconciledHooks, hook_statuses, time_text
-from koord.koordlet.hooks.registry import HookDecision
+from koord.koordlet.hooks.hook import HookSettings
+from koord.koordlet.hooks.registry import HookDecision, HookEntry
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.metrics import KoordletMetrics
+from koord.koordlet.plugin import KoordletPlugins
 from koord.koordlet.reporters.builders import node_metric, reclaimable, usage_models
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
@@ -46,6 +50,7 @@ from koord.sim.machine.simulated_machine import (
 TRAIN_INTERVAL_S = 60.0
 EXPIRE_INTERVAL_S = 300.0
 
+_LOG = logging.getLogger(__name__)
 _RUNTIME = "simulated"
 
 
@@ -102,8 +107,10 @@ class SimulatedAppliedFiles:
 
 
 class SimulatedHookAccount:
-    def __init__(self, gates: frozenset[str]) -> None:
+    def __init__(self, gates: frozenset[str], plugins: Sequence[HookEntry]) -> None:
+        """`plugins` are the hooks of other packages."""
         self._gates = gates
+        self._plugins = plugins
         self._statistics = HookStatistics(lambda hook, stage, success, seconds: None)
         self._reconciled = ReconciledHooks(self._statistics)
         self._since_s: float | None = None
@@ -140,15 +147,15 @@ class SimulatedHookAccount:
             since=time_text(self._since_s),
             details={"runtime": _RUNTIME},
         )
-        return HooksStatus(
-            connections=(connection,), hooks=hook_statuses(self._gates, self.pods.values(), self._statistics)
-        )
+        hooks = hook_statuses(self._gates, self.pods.values(), self._statistics, plugins=self._plugins)
+        return HooksStatus(connections=(connection,), hooks=hooks)
 
 
 class SimulatedAgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of simulated agents. `step_s` is how far time moves at once, as a second does for a real agent."""
 
     gates: frozenset[str]
+    plugins: KoordletPlugins = KoordletPlugins()  # of other packages
     step_s: float = 10.0
     cold_start_s: float = 24 * 3600.0  # nothing is reclaimed of the requests of pods younger than that
 
@@ -181,9 +188,18 @@ class SimulatedAgent:
         step_s = settings.step_s
         keep = metric_kind.retention_s(aggregate_s=self.policy.aggregate_s, longest_s=int(self.policy.longest_s))
         self.store = SeriesStore(keep, default_keep_s=max(60, int(4 * step_s)), interval_s=step_s)
+        plugins, unused = settings.plugins.for_another_agent()
+        for warning in unused:
+            _LOG.warning("node %s: %s", name, warning)
         self.strategy_runner = StrategyRunner(
-            self.machine, self.store, settings.gates, StrategySettings(collect_interval_s=step_s)
+            self.machine,
+            self.store,
+            settings.gates,
+            StrategySettings(collect_interval_s=step_s, hooks=plugins.with_hooks(HookSettings())),
+            plugins.all_strategies(),
         )
+        self.collectors = CollectorStatuses(tuple(one.name for one in plugins.collectors))
+        self._plugin_collectors = PluginCollectors(plugins.collectors, self.store, self.collectors)
         self._measures_performance = not settings.gates.isdisjoint(
             ("CPICollector", "PSICollector", interference_view.GATE)
         )
@@ -192,7 +208,7 @@ class SimulatedAgent:
         self._trained_s = self._expired_s = float("-inf")
         self._stepped_s: float | None = None
         self.applied_files = SimulatedAppliedFiles(self.machine)
-        self.hooks = SimulatedHookAccount(settings.gates)
+        self.hooks = SimulatedHookAccount(settings.gates, plugins.hooks)
         self.gpus = hardware.gpus
         self.last_step: AgentStep | None = None
         self.last_runs: dict[str, tuple[float, StrategyResult]] = {}  # by strategy: when it last ran, and what it did
@@ -213,6 +229,7 @@ class SimulatedAgent:
         record_samples(self.store, moment)
         if self._measures_performance:
             record_performance(self.store, moment)
+        self._plugin_collectors.sample(now_s, now_s, facts.pods)
         ran = (*hooked, *self.strategy_runner.tick(now_s, facts))
         self.last_runs.update({one.strategy: (now_s, one) for one in ran})
         for one in ran:

@@ -102,6 +102,7 @@ def test_rows_are_what_koord_top_nodes_prints() -> None:
             expected.cpu.batch.room,
             expected.cpu.batch.requested,
             expected.cpu.batch.used,
+            expected.cpu.system,
         )
         assert (row[3], row[5], row[6]) == (2, 1, 1)
         assert (update["ready"], update["problem"], update["notes"]) == (True, "", ())

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.cli import cluster_access
 from koord.cli.cluster_access import CommandFailure
@@ -24,7 +25,7 @@ from tests.cli.cluster_with_agents import with_agents
 
 EMPTY = ("quotas", "gangs", "reservations", "evictions", "migrations", "interference", "pods")
 OF_NODE = ("node", "cpus", "hooks", "capabilities", "containers", "node-interference")
-POD = {
+POD: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {"name": "web", "namespace": "default"},
@@ -86,6 +87,24 @@ def test_a_pending_pod_is_explained_and_tried_without_a_change() -> None:
         (outcome,) = await reports[WHAT_IF]({"manifest": msgspec.json.encode(manifest).decode()})
         assert outcome.node in ("node-0", "node-1")
         assert [one.metadata.name for one in unwrap(await client.list(PODS, "default")).items] == ["web"]
+
+    with_reports(story)
+
+
+def test_a_quota_that_refused_a_pod_says_why() -> None:
+    async def story(reports: Mapping[str, Report], client: Client, clock: LoopClock) -> None:
+        quota = {"metadata": {"name": "team", "namespace": "default"}, "spec": {"min": {"cpu": 1}, "max": {"cpu": 1}}}
+        unwrap(await client.dynamic.create(ELASTIC_QUOTAS, quota))
+        await clock.sleep(2)
+        labels = {"quota.scheduling.koordinator.sh/name": "team"}
+        spec = {**POD["spec"], "schedulerName": "koord-scheduler"}
+        unwrap(
+            await client.dynamic.create(PODS, {**POD, "metadata": {**POD["metadata"], "labels": labels}, "spec": spec})
+        )
+        await clock.sleep(5)
+        (team,) = [one for one in (await reports["quotas"]({}))["quotas"] if one["quota"] == "team"]
+        assert team["last_refusal"]["pod"] == "default/web"
+        assert team["last_refusal"]["message"].startswith("Insufficient quotas, quotaName: team, runtime: cpu:1")
 
     with_reports(story)
 

@@ -270,4 +270,5 @@ def _resource_use(usage: tier_usage.ResourceTierUsage) -> ResourceUse:
         batch.room,
         batch.requested,
         batch.used,
+        usage.system,
     )

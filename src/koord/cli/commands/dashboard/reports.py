@@ -140,7 +140,12 @@ class DashboardReports:
         return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec}
 
     async def _quotas(self, _: Mapping[str, str]) -> Any:
-        return await quota.read_quota_tree(self._client, *await self._scheduler())
+        found = await quota.read_quota_tree(self._client, *await self._scheduler())
+        shown = msgspec.to_builtins(found)
+        for row, one in zip(shown["quotas"], found.quotas, strict=True):
+            if one.last_refusal is not None:  # its words are made from its fields, and a page has only those
+                row["last_refusal"]["message"] = one.last_refusal.refusal.message
+        return shown
 
     async def _gangs(self, _: Mapping[str, str]) -> Any:
         return await gang.read_gangs(self._client, "", *await self._scheduler())
