@@ -34,7 +34,7 @@ up: $(READY) ## run a whole cluster in one process (UP_ARGS="--nodes 20 ...")
 	@$(BIN)/koord up $(UP_ARGS)
 
 test: $(READY) ## every test that needs only Python
-	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts --ignore=tests/install --ignore=tests/guest -n $(JOBS) --dist loadgroup
+	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts --ignore=tests/install --ignore=tests/guest -n $(JOBS) --dist loadgroup --durations=20 --durations-min=5
 
 check: $(READY) ## format, lint, types, import rules
 	@$(BIN)/ruff format --check -q .
