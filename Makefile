@@ -34,7 +34,7 @@ up: $(READY) ## run a whole cluster in one process (UP_ARGS="--nodes 20 ...")
 	@$(BIN)/koord up $(UP_ARGS)
 
 test: $(READY) ## every test that needs only Python
-	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts --ignore=tests/install --ignore=tests/guest -n $(JOBS) --dist loadgroup
+	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts --ignore=tests/install --ignore=tests/guest -n $(JOBS) --dist loadgroup --durations=20 --durations-min=5
 
 check: $(READY) ## format, lint, types, import rules
 	@$(BIN)/ruff format --check -q .
@@ -73,11 +73,11 @@ assets: $(READY) ## build the real control plane and node from Go modules into a
 	@$(BIN)/python -m tools.assets node
 	@$(BIN)/python -m tools.assets axe || echo "assets: without axe-core its tests of the dashboard are going to be skipped" >&2
 
-# Recorded cases mostly wait for programs to come to rest, each beside a control plane of its own: they run at once.
-RECORDED := $(addprefix tests/real/test_,scheduler_scenarios.py manager_cases.py descheduler_cases.py)
+# Tests of clusters mostly wait for programs to come to rest, each file beside a control plane or in namespaces of its own: files run at once, the longest
+# first (tests/real/conftest.py). What is marked `machine` writes to cgroups, network devices or containerd, of which there is one: one test after another.
 test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd and cgroups
-	@$(BIN)/python -m pytest $(RECORDED) -n 3
-	@$(BIN)/python -m pytest tests/real --ignore=tests/real/yarn $(addprefix --ignore=,$(RECORDED)) --durations=25
+	@$(BIN)/python -m pytest tests/real --ignore=tests/real/yarn -m "not machine" -n 3 --dist loadfile --no-loadscope-reorder --durations=25
+	@$(BIN)/python -m pytest tests/real --ignore=tests/real/yarn -m machine --durations=25
 
 test-containerd17: $(READY) assets ## tests of NRI with containerd 1.7, which is built from its Go module
 	@$(BIN)/python -m tools.assets containerd17
@@ -118,7 +118,7 @@ test-gpu: ## shares of a GPU measured on a real card (MPS; HAMi-core with KOORD_
 
 soak: $(READY) assets ## random events and chaos for long: EVENTS=1000000 of each machine takes hours, MINUTES=60 of chaos
 	@PYTHONHASHSEED=0 KOORD_SOAK=$(EVENTS) $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'from tests.soak_budget import' tests) -n $(JOBS) --dist worksteal
-	@KOORD_CHAOS_MINUTES=$(MINUTES) $(BIN)/python -m pytest tests/real/chaos
+	@KOORD_CHAOS_MINUTES=$(MINUTES) $(BIN)/python -m pytest tests/real/chaos tests/real/test_kill_rounds.py
 
 bench: $(READY) assets ## ratios against the real control plane, kept in bench/results
 	@$(BIN)/python -m bench

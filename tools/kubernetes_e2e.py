@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ class SpecResult(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str  # passed, failed, cannot, skipped
     why: str = ""
     seconds: float = 0.0
+    taken: str = ""  # the day on which it ended so
 
     @property
     def sig(self) -> str:
@@ -118,9 +120,20 @@ def summary(results: Sequence[SpecResult], facts: Mapping[str, Any]) -> dict[str
         **{sig: tally([one for one in results if one.sig == sig]) for sig in SIGS},
         "failures": {one.name: one.why for one in results if one.outcome == "failed"},
         "specs": [
-            {"name": one.name, "outcome": one.outcome, **({"why": one.why} if one.why else {})} for one in results
+            {
+                "name": one.name,
+                "outcome": one.outcome,
+                **({"why": one.why} if one.why else {}),
+                **({"taken": one.taken} if one.taken else {}),
+            }
+            for one in results
         ],
     }
+
+
+def days(results: Sequence[SpecResult]) -> dict[str, int]:
+    """Return how many specs that passed or failed ended so on each day."""
+    return dict(sorted(Counter(one.taken for one in results if one.outcome in ("passed", "failed")).items()))
 
 
 def page(results: Sequence[SpecResult], version: str) -> str:
@@ -134,6 +147,8 @@ def page(results: Sequence[SpecResult], version: str) -> str:
         "simulated nodes: the specs of scheduling, apps and API machinery, those of the conformance set and the",
         "others. It writes this page and `bench/results/e2e-kubernetes.json`. A spec that cannot work here is not",
         "run: `cannot`, with the reason. `skipped` is what the suite leaves out by itself.",
+        "",
+        f"Days on which specs were run last: {', '.join(f'{day} ({count})' for day, count in days(results).items())}.",
         "",
         "| | passed | failed | cannot | skipped |",
         "|---|---|---|---|---|",
@@ -221,7 +236,8 @@ def main() -> int:
         return 2
     exclusions = read_exclusions(EXCLUSIONS.read_text())
     kept = json.loads(RESULT.read_text()) if RESULT.is_file() else {"specs": []}
-    old = [msgspec.convert(row, SpecResult) for row in kept["specs"]]
+    old = [msgspec.convert({"taken": kept["taken"], **row}, SpecResult) for row in kept["specs"]]
+    today = time.strftime("%Y-%m-%d")
     focus = options.focus or [rf"\[({'|'.join(SIGS)})\]"]
     if options.failed:
         focus = [re.escape(one.name).replace("\\ ", " ") for one in old if one.outcome == "failed"]
@@ -238,12 +254,14 @@ def main() -> int:
         if not report.is_file():
             print((folder / "ginkgo.log").read_text()[-4000:], file=sys.stderr)
             return 2
-        results = read_report(json.loads(report.read_text()), exclusions)
+        results = [
+            msgspec.structs.replace(one, taken=today) for one in read_report(json.loads(report.read_text()), exclusions)
+        ]
     _print_results(results)
     facts = {
         "benchmark": "e2e-kubernetes",
         "python": platform.python_version(),
-        "taken": time.strftime("%Y-%m-%d"),
+        "taken": today,
         "kubernetes": assets.KUBERNETES_VERSION,
         "nodes": options.nodes,
         "seconds": kept.get("seconds", 0) if is_partial else round(time.monotonic() - started),

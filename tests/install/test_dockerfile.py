@@ -27,7 +27,7 @@ from tools.oci_image.declaration import FLAVOURS
 from tools.oci_image.dockerfile import DOCKERFILE
 from tools.oci_image.wheels import SITE
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("image")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 FLAVOUR = "agent"
 SUITE = "bookworm"

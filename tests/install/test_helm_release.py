@@ -18,7 +18,7 @@ from tools.nodeagent import IMAGE, is_running, until
 from tools.oci_image.declaration import NAME_PREFIX
 from tools.realnode import NODE
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 Obj = dict[str, Any]
 

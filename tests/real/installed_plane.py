@@ -27,6 +27,7 @@ GATES = (
     "NodeMutatingWebhook=true,NodeValidatingWebhook=true,ConfigMapValidatingWebhook=true,"
     "ReservationMutatingWebhook=true,MultiQuotaTree=true,ColocationProfileController=true"
 )
+PATIENCE_S = 90  # other files run at the same time
 POLICY = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
 
 
@@ -92,12 +93,12 @@ def installed_plane(folder: Path) -> Iterator[InstalledPlane]:
 
 async def until(client: Client, done: Callable[[], Any]) -> Any:
     """What `done` comes to, once it is something."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         found = await done()
         if found:
             return found
-        assert time.monotonic() < deadline, "did not happen within 30 s"
+        assert time.monotonic() < deadline, f"did not happen within {PATIENCE_S} s"
         await asyncio.sleep(0.05)
 
 

@@ -12,7 +12,7 @@ from koord.host import libc
 from koord.host.core_sched import PrctlCookies, check_supported
 from koord.host.filesystem import Host
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.blkio import OWNER, BlkioView, decide_blkio
 from koord.telemetry.clock import ManualClock
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 MB = 1_000_000
 LAYOUT = CgroupLayout("cgroupfs", (f"koord-disk-{os.getpid()}",))

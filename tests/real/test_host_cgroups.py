@@ -28,7 +28,7 @@ from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
 from koord.telemetry.clock import ManualClock
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 PREFIX = f"koord-test-{os.getpid()}"
 LAYOUT = CgroupLayout("cgroupfs", (PREFIX,))

@@ -28,7 +28,7 @@ from tools.oci_image import debian
 from tools.oci_image.build import ROOT, Product, build, cache_folder
 from tools.oci_image.declaration import FLAVOURS, USER_ID, every_package
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("image")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 PROGRAMS = tuple(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
 AGENT_PROGRAMS = tuple(name for name in FLAVOURS["agent"].programs if name in PROGRAMS)

@@ -38,7 +38,7 @@ from koord.koordlet.strategies.strategy import run_steps
 from koord.telemetry.clock import WallClock
 from tools.controlplane import patience_s
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 TREES = ("cpu", "cpuacct", "cpuset", "memory", "unified")  # of cgroup v1
 PREFIX = f"koord-interference-{os.getpid()}"

@@ -25,7 +25,7 @@ from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.telemetry.clock import WallClock
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 PREFIX = f"koord-collect-{os.getpid()}"
 LAYOUT = CgroupLayout("cgroupfs", (PREFIX,))

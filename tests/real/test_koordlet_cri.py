@@ -13,7 +13,7 @@ from tests.real.real_node import Site, batch, evictions, known, told_events, web
 from tools import nodeagent, realnode
 from tools.nodeagent import Json, order, until
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 SHORT: Json = {
     "resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 2, "memoryEvictLowerPercent": 1}

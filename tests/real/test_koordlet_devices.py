@@ -22,7 +22,7 @@ pytest.importorskip("grpc", reason="gRPC is not installed")
 
 from tests.real.pod_resources_reader import PodResourcesReader, devices
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 DEVICE = "/apis/scheduling.koordinator.sh/v1alpha1/devices/node1"
 ALLOCATED = {

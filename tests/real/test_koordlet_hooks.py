@@ -17,7 +17,7 @@ from tests.real.real_node import BE_LABELS, CPUS, QUOTA, SHARES, Site, known, pi
 from tools import nodeagent, realnode
 from tools.nodeagent import PODS, Agent, Json, is_running, order, pod, until
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 LIMIT = "memory.limit_in_bytes"
 MI = 2**20

@@ -41,7 +41,7 @@ from tests.real.real_node import (
 from tools import nodeagent, realnode
 from tools.nodeagent import NODE_SLO, Agent, Json, order, pod, until
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 HOG = "while :; do :; done"
 QUICK = (
@@ -80,7 +80,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
-@pytest.mark.xdist_group("real-node")
 class TestOneLife:
     """One agent from an empty node on; every test finds what the ones before it left."""
 
@@ -268,7 +267,6 @@ class TestOneLife:
         assert agent.stop() == 0
 
 
-@pytest.mark.xdist_group("real-node")
 class TestManyLives:
     """Agents that come and go over the same pods."""
 
@@ -313,7 +311,6 @@ class TestManyLives:
         assert site.values() == before, f"seed {seed}"
 
 
-@pytest.mark.xdist_group("real-node")
 class TestTrouble:
     """A kubelet that is away, a pod that is disturbed: the agent goes on and tells."""
 

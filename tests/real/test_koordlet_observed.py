@@ -15,7 +15,7 @@ from tests.real.real_node import BE_LABELS, BURST, CPUS, QUOTA, SHARES, Site, ba
 from tools import nodeagent, realnode
 from tools.nodeagent import PODS, Agent, Json, order, pod, until
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 LIMIT = "memory.limit_in_bytes"
 MI = 2**20

@@ -33,7 +33,7 @@ from koord.koordlet.settings import AuditSettings, KoordletSettings
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 PREFIX = f"koord-agent-{os.getpid()}"
 LAYOUT = CgroupLayout("cgroupfs", (PREFIX,))

@@ -14,7 +14,7 @@ from tests.real.real_node import IDLE, Site, batch
 from tools import nodeagent, realnode
 from tools.nodeagent import order, until
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 
 @pytest.fixture

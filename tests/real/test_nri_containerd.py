@@ -35,7 +35,7 @@ from tests.real.real_node import SHARES, Site, web
 from tools import realnode
 from tools.nodeagent import PODS, is_running, pod, until
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 MARK = "nri.test/mark"
 RUNTIME = os.environ.get("KOORD_RUNTIME") or realnode.CONTAINERD_2

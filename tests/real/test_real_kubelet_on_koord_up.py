@@ -11,7 +11,7 @@ from tools import nodeagent, realnode
 from tools.nodeagent import PODS, Api, is_running, until
 from tools.realnode import NODE, Node
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 
 @pytest.fixture(scope="module")

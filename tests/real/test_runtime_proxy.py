@@ -36,7 +36,7 @@ grpc = pytest.importorskip("grpc", reason="no gRPC installed: install koord with
 
 from tests.runtimeproxy.fake_hook_server import FakeHookServer, register  # noqa: E402 - needs gRPC
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 HOOKED = {"hooked": "yes"}
 STAGES = ("PreCreateContainer", "PreUpdateContainerResources", "PostStopContainer")

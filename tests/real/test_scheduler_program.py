@@ -44,7 +44,7 @@ from tools.controlplane import ControlPlane
 
 pytestmark = pytest.mark.real
 
-PATIENCE_S = 60
+PATIENCE_S = 180
 USER = f"system:serviceaccount:{NAMESPACE}:koord-scheduler"
 HEIR = "system:serviceaccount:kube-system:heir"  # has kube-scheduler's rights and no others
 CREDENTIAL = "authentication.kubernetes.io/credential-id"

@@ -22,7 +22,7 @@ from koord.host.traffic_class import TrafficPlan
 from koord.koordlet.hooks import tc
 from koord.koordlet.hooks.hook import NodeRules, PodContext
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 QOS, NETWORK = "koordinator.sh/qosClass", "koordinator.sh/networkQOS"
 DEVICE, PEER, PORT = "koord-a", "koord-b", 5201

@@ -76,6 +76,18 @@ def test_a_later_run_of_some_specs_replaces_their_results() -> None:
     ]
 
 
+def test_the_page_says_when_specs_ran_last() -> None:
+    old = [
+        SpecResult(name="[sig-apps] a", outcome="failed", taken="2026-01-01"),
+        SpecResult(name="[sig-apps] b", outcome="passed", taken="2026-01-01"),
+        SpecResult(name="[sig-apps] c", outcome="cannot", why="no programs run", taken="2026-01-01"),
+    ]
+    merged = merge_results(old, [SpecResult(name="[sig-apps] a", outcome="passed", taken="2026-02-03")])
+    assert "Days on which specs were run last: 2026-01-01 (1), 2026-02-03 (1).\n" in page(merged, "v1.0")
+    told = {one["name"]: one["taken"] for one in summary(merged, {"nodes": 5})["specs"]}
+    assert told == {"[sig-apps] a": "2026-02-03", "[sig-apps] b": "2026-01-01", "[sig-apps] c": "2026-01-01"}
+
+
 def test_every_exclusion_has_a_reason() -> None:
     rows = read_exclusions(EXCLUSIONS.read_text())
     assert rows

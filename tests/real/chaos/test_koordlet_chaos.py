@@ -20,7 +20,7 @@ from tests.real.real_node import BURST, IDLE, QUOTA, Site, batch, told_events, w
 from tools import nodeagent, realnode
 from tools.nodeagent import Json, order, pod, until
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 SECONDS = 60 * float(os.environ.get("KOORD_CHAOS_MINUTES", "0")) or 40.0
 SEED = int(os.environ.get("KOORD_CHAOS_SEED", "1"))
