@@ -52,8 +52,6 @@ async def run_pre_bind(
             return PluginRejection(plugin.name, answer, "PreBind")
         if isinstance(answer, PodPatch):
             return msgspec.structs.replace(answer, bound_with_others=with_others)
-        if not isinstance(answer, Skip):
-            return answer
     return pod_patch
 
 
