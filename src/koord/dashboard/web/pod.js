@@ -1,15 +1,15 @@
 // One pod: what the scheduler decided and why, and what it would decide on a changed pod.
 
 import { chip, empty, h, heading, nodeLink, podLink, replace, section, table, terms } from "/assets/dom.js";
-import { amount, clock, count, duration, plural, shortName } from "/assets/format.js";
+import { amounts, clock, count, duration, plural } from "/assets/format.js";
 import { poll } from "/assets/poll.js";
 import { ask, report } from "/assets/store.js";
 
 const STATES = { bound: "good", ended: "good", unschedulable: "bad", "backing-off": "bad", gated: "warn", waiting: "warn", "not-ours": "warn" };
 
 function nearMiss(miss) {
-  const short = Object.entries(miss.lacking).map(([name, units]) => `${amount(name, units)} ${shortName(name)}`).join(", ");
-  return [nodeLink(miss.node), `: ${miss.reasons.join(", ")}${short ? `, short of ${short}` : ""}`, miss.details.map((one) => `; ${one}`)];
+  const short = Object.keys(miss.lacking).length ? `, short of ${amounts(miss.lacking)}` : "";
+  return [nodeLink(miss.node), `: ${miss.reasons.join(", ")}${short}`, miss.details.map((one) => `; ${one}`)];
 }
 
 // The table of one attempt: refusals by plugin, the nearest node, victims, and how the best nodes scored.

@@ -15,27 +15,41 @@ export function virtualRows({ label, columns, cells }) {
   );
   const body = h("div", { class: "vbody", role: "rowgroup" });
   const element = h("div", { class: "vtable", role: "table", "aria-label": label, tabindex: "0" }, h("div", { role: "rowgroup", class: "vhead-group" }, head), body);
+  const built = new Map(); // index -> row: a row that stays in sight is not made again by scrolling
+  let stale = false; // what rows say may have changed
   let total = 0;
   let queued = false;
+
+  function build(index) {
+    const found = cells(index);
+    return h(
+      "div",
+      { class: "vrow", role: "row", "data-waits": found ? null : "true", "aria-rowindex": index + 2, style: { gridTemplateColumns: template, top: `${index * ROW_PX}px` } },
+      columns.map((column, place) => h("div", { role: "cell", class: column.number ? "number" : null }, found ? found[place] : "")),
+    );
+  }
 
   function draw() {
     queued = false;
     const focused = body.contains(document.activeElement) ? document.activeElement.getAttribute("data-key") : null;
     const first = Math.max(0, Math.floor(element.scrollTop / ROW_PX) - SPARE);
     const last = Math.min(total, Math.ceil((element.scrollTop + element.clientHeight) / ROW_PX) + SPARE);
-    const made = [];
-    for (let index = first; index < last; index += 1) {
-      const found = cells(index);
-      made.push(
-        h(
-          "div",
-          { class: "vrow", role: "row", "aria-rowindex": index + 2, style: { gridTemplateColumns: template, top: `${index * ROW_PX}px` } },
-          columns.map((column, place) => h("div", { role: "cell", class: column.number ? "number" : null }, found ? found[place] : "")),
-        ),
-      );
+    for (const [index, row] of built) {
+      if (!stale && index >= first && index < last && !row.hasAttribute("data-waits")) continue;
+      row.remove();
+      built.delete(index);
     }
-    body.replaceChildren(...made);
-    if (focused !== null) {
+    stale = false;
+    let next = body.firstChild; // rows stand in their order, for screen readers
+    for (let index = first; index < last; index += 1) {
+      if (built.has(index)) {
+        next = built.get(index).nextSibling;
+      } else {
+        built.set(index, build(index));
+        body.insertBefore(built.get(index), next);
+      }
+    }
+    if (focused !== null && !body.contains(document.activeElement)) {
       const again = [...body.querySelectorAll("[data-key]")].find((one) => one.getAttribute("data-key") === focused);
       if (again) again.focus({ preventScroll: true });
     }
@@ -54,6 +68,7 @@ export function virtualRows({ label, columns, cells }) {
     element,
     update(count) {
       total = count;
+      stale = true;
       element.setAttribute("aria-rowcount", count + 1);
       body.style.height = `${count * ROW_PX}px`;
       element.style.height = `${Math.min(count, 16) * ROW_PX + 40}px`;
