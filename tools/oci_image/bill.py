@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.message import Message
 from email.parser import HeaderParser
@@ -14,6 +15,7 @@ import msgspec
 
 from tools.oci_image.debian import Control, Locked
 from tools.oci_image.declaration import SUITE
+from tools.oci_image.tree import Entry
 
 
 class Component(msgspec.Struct, frozen=True):
@@ -27,10 +29,27 @@ class Component(msgspec.Struct, frozen=True):
     supplier: str = ""
 
 
-def of_package(package: Locked, control: Control) -> Component:
+def of_package(package: Locked, control: Control, tree: Mapping[str, Entry]) -> Component:
+    """Return the component of a package; `tree` is its files, of which one says its licences."""
     fields = HeaderParser().parsestr(control)
     purl = f"pkg:deb/debian/{quote(package.name)}@{quote(package.version)}?arch={package.architecture}&distro={SUITE}"
-    return Component(purl, package.name, package.version, package.sha256, supplier=fields["Maintainer"] or "")
+    copyright_file = tree.get(f"usr/share/doc/{package.name}/copyright")
+    licence = "" if copyright_file is None else declared_licences(copyright_file.content.decode())
+    return Component(purl, package.name, package.version, package.sha256, licence, fields["Maintainer"] or "")
+
+
+def declared_licences(text: str) -> str:
+    """Return the licences that a package's copyright file in Debian's machine-readable format names; empty for a file
+    in prose, and for licences of the packaging alone.
+    """
+    if not text.startswith("Format: "):
+        return ""
+    found: set[str] = set()
+    for paragraph in re.split(r"\n[ \t]*\n", text):
+        fields = HeaderParser().parsestr(paragraph.lstrip("\n"))
+        if (fields["Files"] or "").split() not in ([], ["debian/*"]):
+            found.add((fields["License"] or "").partition("\n")[0].strip())
+    return " AND ".join(f"({one})" if " or " in one else one for one in sorted(found - {""}))
 
 
 def of_wheel(name: str, version: str, sha256: str, fields: Message) -> Component:

@@ -153,8 +153,9 @@ def _debian_layer(flavour: Flavour, architecture: str, cache: Path) -> tuple[Tre
     for package in flavour.packages:
         one = locked[package.name]
         control = debian.read_control(cache / one.file_name)
-        trees += [debian.unpack(package, cache / one.file_name), debian.status_file(one.name, control)]
-        components.append(bill.of_package(one, control))
+        files = debian.unpack(package, cache / one.file_name)
+        trees += [files, debian.status_file(one.name, control)]
+        components.append(bill.of_package(one, control, files))
     tree = join(trees)
     return tree | debian.certificate_bundle(tree), components
 

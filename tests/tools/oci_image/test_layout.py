@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tools.oci_image.bill import of_package, of_wheel, print_bill
+from tools.oci_image.bill import declared_licences, of_package, of_wheel, print_bill
 from tools.oci_image.build import run_config
 from tools.oci_image.debian import Control, Locked
 from tools.oci_image.declaration import FLAVOURS
@@ -58,14 +58,44 @@ def test_every_digest_leads_to_its_blob() -> None:
     assert IMAGE.unpacked_bytes == sum(map(len, unpacked))
 
 
+COPYRIGHT = """Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: lib+x
+
+Files: *
+Copyright: someone
+License: GPL-2 or BSD-3-clause
+
+Files: zip/*
+ more/*
+License: Zlib
+ The text of it.
+ .
+ License: no field
+
+Files: debian/*
+License: packaging
+
+License: GPL-2
+ The text of it.
+"""
+
+
+def test_licences_are_read_from_machine_readable_files_alone() -> None:
+    assert declared_licences("This package has\n\nFiles: *\nLicense: none\n") == ""
+    assert declared_licences("Format: 1.0\n\nFiles: *\nLicense: MIT\n") == "MIT"
+    assert of_package(Locked("a", "1", "amd64", "a" * 64), Control("Package: a\n"), {}).licence == ""
+
+
 def test_the_bill_names_packages_and_wheels() -> None:
-    package = of_package(Locked("lib+x", "1:2~3", "amd64", "a" * 64), Control("Package: lib+x\nMaintainer: Someone\n"))
+    locked, control = Locked("lib+x", "1:2~3", "amd64", "a" * 64), Control("Package: lib+x\nMaintainer: Someone\n")
+    package = of_package(locked, control, {"usr/share/doc/lib+x/copyright": Entry(COPYRIGHT.encode())})
     wheel = of_wheel("one", "1.0", "b" * 64, HeaderParser().parsestr("Name: one\nLicense-Expression: MIT\n"))
     bill = json.loads(print_bill("koord", "1", "sha256:" + "c" * 64, [wheel, package], 9))
     assert [row["purl"] for row in bill["components"]] == [
         "pkg:deb/debian/lib%2Bx@1%3A2~3?arch=amd64&distro=debian-12",
         "pkg:pypi/one@1.0",
     ]
+    assert bill["components"][0]["licenses"] == [{"license": {"name": "(GPL-2 or BSD-3-clause) AND Zlib"}}]
     assert bill["components"][1]["licenses"] == [{"license": {"name": "MIT"}}]
     assert bill["metadata"]["timestamp"] == "1970-01-01T00:00:09Z"
 
