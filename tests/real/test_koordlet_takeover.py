@@ -23,7 +23,7 @@ from tests.real.real_node import BURST, CPUS, QUOTA, SHARES, Site, batch, known,
 from tools import nodeagent, realnode
 from tools.nodeagent import NODE_METRIC, PODS, TOPOLOGY, Json, order, pod, until
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
+pytestmark = [pytest.mark.real, pytest.mark.machine]
 
 PINNED_CPU = 1
 ALL = ("batch", "pinned", "web", "plain")
