@@ -161,6 +161,40 @@ def test_claims_follow_their_policy(policy: dict[str, str] | None, after_scale: 
     run_virtual(story)
 
 
+def test_claims_have_their_set_as_controller_unless_they_have_another() -> None:
+    stale = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "earlier", "controller": True}
+
+    async def story(clock: LoopClock) -> None:
+        async with workload_cluster(clock, MINE) as here:
+            claim = {
+                "metadata": {"name": "data"},
+                "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+            }
+            await here.create(STATEFUL_SETS, stateful(volumeClaimTemplates=[claim]))
+            await settled(here, 3)
+            kept = {"finalizers": ["example.com/keep"], "ownerReferences": [stale]}  # or it would be collected
+            await here.merge(PERSISTENT_VOLUME_CLAIMS, "data-db-1", {"metadata": kept})
+            policy = {"whenDeleted": "Delete", "whenScaled": "Retain"}
+            await here.merge(STATEFUL_SETS, "db", {"spec": {"persistentVolumeClaimRetentionPolicy": policy}})
+            await here.pass_time(10)
+            uid = (await here.get(STATEFUL_SETS, "db")).metadata.uid
+            owners = [
+                [(ref.uid, ref.controller, ref.block_owner_deletion) for ref in one.metadata.owner_references]
+                for one in await here.list(PERSISTENT_VOLUME_CLAIMS)
+            ]
+            assert owners[0] == owners[2] == [(uid, True, True)]
+            assert [one[0] for one in owners[1]] == ["earlier"]
+            plain = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": uid, "controller": False}
+            await here.merge(PERSISTENT_VOLUME_CLAIMS, "data-db-0", {"metadata": {"ownerReferences": [plain]}})
+            policy["whenScaled"] = "Delete"
+            await here.merge(STATEFUL_SETS, "db", {"spec": {"persistentVolumeClaimRetentionPolicy": policy}})
+            await here.pass_time(10)
+            (owner,) = (await here.get(PERSISTENT_VOLUME_CLAIMS, "data-db-0")).metadata.owner_references
+            assert (owner.uid, owner.controller, owner.block_owner_deletion) == (uid, True, True)
+
+    run_virtual(story)
+
+
 # -- DaemonSets
 
 

@@ -251,13 +251,16 @@ def _retention_policy(stateful_set: StatefulSet) -> tuple[bool, bool]:
 
 def _stateful_set_reference(stateful_set: StatefulSet) -> Unstructured:
     meta = stateful_set.metadata
-    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": meta.name, "uid": meta.uid, "controller": True}
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": meta.name, "uid": meta.uid}
+    return {**owner, "controller": True, "blockOwnerDeletion": True}
 
 
 def claim_owner_references(
     stateful_set: StatefulSet, pod: Pod | None, claim: ObjectMeta, *, condemned: bool
 ) -> list[Unstructured] | None:
-    """Return the owner references that the retention policy wants; None when the claim has them already."""
+    """Return the owner references that the retention policy wants; None when the claim has them already, or when it has
+    another controller, as an earlier StatefulSet of this name.
+    """
     with_set, when_scaled = _retention_policy(stateful_set)
     wanted: list[Unstructured] = []
     if condemned and when_scaled and pod is not None:
@@ -265,12 +268,14 @@ def claim_owner_references(
     elif with_set:
         wanted = [_stateful_set_reference(stateful_set)]
     ours = {stateful_set.metadata.uid} | ({pod.metadata.uid} if pod is not None else set())
-    have = {ref.uid for ref in claim.owner_references if ref.uid in ours}
+    have = {(ref.uid, ref.controller or False) for ref in claim.owner_references if ref.uid in ours}
     # A reference to an earlier pod of this name is ours too: with it the claim would go the way of that pod.
     stale = [r for r in claim.owner_references if r.kind == "Pod" and pod is not None and r.name == pod.metadata.name]
-    if have == {ref["uid"] for ref in wanted} and not (stale and not condemned):
+    if have == {(ref["uid"], ref.get("controller", False)) for ref in wanted} and not (stale and not condemned):
         return None
     drop = ours | {ref.uid for ref in stale}
+    if any(ref.controller and ref.uid not in drop for ref in claim.owner_references):
+        return None
     others = [
         {"apiVersion": r.api_version, "kind": r.kind, "name": r.name, "uid": r.uid}
         | ({"controller": True} if r.controller else {})
