@@ -110,7 +110,7 @@ def test_a_batch_pod_has_the_shares_quota_and_memory_of_its_batch_resources() ->
     async def story(client: Client, clock: LoopClock) -> None:
         unwrap(await client.create(PODS, batch_pod("work", 4000, "8Gi", namespace="default")))
         await clock.sleep(20)
-        found = await explain_container(client, named("work"), ADDRESS)
+        found = await explain_container(client, named("work"), ADDRESS, clock)
         placed = unwrap(await client.get(PODS, "work", "default")).spec.node_name
         assert (found.node, found.container.container, found.differing) == (placed, "app", 0)
         wanted = {CPU_SHARES: "4096", CPU_QUOTA: "400000", MEMORY_LIMIT: str(8 << 30)}
@@ -142,6 +142,17 @@ def test_waiting_ends_when_the_kernel_holds_the_values(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == said
 
 
+def test_a_container_that_just_started_is_explained_once_its_agent_knows_it() -> None:
+    async def story(client: Client, clock: LoopClock) -> None:
+        unwrap(await client.create(PODS, batch_pod("work", 4000, "8Gi", namespace="default")))
+        while unwrap(await client.get(PODS, "work", "default")).status.phase != "Running":
+            await clock.sleep(0.1)
+        found = await explain_container(client, named("work"), ADDRESS, clock)
+        assert found.container.container == "app"
+
+    with_agents(story)
+
+
 def test_a_pinned_pod_has_its_cpus_and_no_quota() -> None:
     async def story(client: Client, clock: LoopClock) -> None:
         amounts, labels = {"cpu": "4", "memory": "4Gi"}, {"koordinator.sh/qosClass": "LSR"}
@@ -150,7 +161,7 @@ def test_a_pinned_pod_has_its_cpus_and_no_quota() -> None:
         await clock.sleep(20)
         annotations = unwrap(await client.get(PODS, "db", "default")).metadata.annotations
         cpus = json.loads(annotations[A_RESOURCE_STATUS])["cpuset"]
-        found = await explain_container(client, named("db", "app"), ADDRESS)
+        found = await explain_container(client, named("db", "app"), ADDRESS, clock)
         values = {one.knob: (one.wanted, one.kernel, one.decided_by) for one in found.container.values}
         assert values == {
             CPUSET: (cpus, cpus, "CPUSetAllocator"),
@@ -173,8 +184,8 @@ def test_what_cannot_be_explained_is_one_line(capsys: pytest.CaptureFixture[str]
         await clock.sleep(20)
         for wanted in (named("nix"), named("two"), named("two", "c"), named("huge"), named("slow")):
             with pytest.raises(SystemExit):
-                await explain_container(client, wanted, ADDRESS)
-        assert (await explain_container(client, named("two", "b"), ADDRESS)).container.container == "b"
+                await explain_container(client, wanted, ADDRESS, clock)
+        assert (await explain_container(client, named("two", "b"), ADDRESS, clock)).container.container == "b"
 
     with_agents(story)
     *said, slow = capsys.readouterr().err.splitlines()
@@ -191,7 +202,7 @@ def test_without_agents_one_line_says_how_to_switch_them_on(capsys: pytest.Captu
     async def story(client: Client, clock: LoopClock) -> None:
         unwrap(await client.create(PODS, pod("web", {"cpu": "1"}, nodeName="node-1")))
         with pytest.raises(SystemExit):
-            await explain_container(client, named("web"), ADDRESS)
+            await explain_container(client, named("web"), ADDRESS, clock)
 
     with_agents(story, agents="false")
     said = "koord: node-1 is simulated and runs no agent: start koord up with --set nodes.agents=true\n"
@@ -209,11 +220,11 @@ def test_a_real_agent_tells_when_somebody_else_changes_a_file(
         client = proxy_client(world.cluster, world.clock, endpoints)
         group = await world.run_pod("work", "BE")
         with pytest.raises(SystemExit):
-            await explain_container(client, named("work"), ADDRESS)  # no koordlet runs yet
+            await explain_container(client, named("work"), ADDRESS, world.clock)  # no koordlet runs yet
         await create_namespace(client)
         await run_koordlet_pod(client, "koordlet-old", NODE)
         with pytest.raises(SystemExit):
-            await explain_container(client, named("work"), ADDRESS)
+            await explain_container(client, named("work"), ADDRESS, world.clock)
         await run_koordlet_pod(client, "koordlet-a", NODE)
         limits = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "1Gi"}
         note = json.dumps({"containers": {"main": {"requests": limits, "limits": limits}}})
@@ -221,7 +232,7 @@ def test_a_real_agent_tells_when_somebody_else_changes_a_file(
         unwrap(await client.patch(PODS, "work", patch, "default", kind="merge"))
         await agent.start()
         await world.clock.sleep(15)
-        found = await explain_container(client, named("work"), ADDRESS)
+        found = await explain_container(client, named("work"), ADDRESS, world.clock)
         quota = {one.knob: one for one in found.container.values}[CPU_QUOTA]
         assert (quota.wanted, quota.kernel, quota.decided_by) == ("50000", "50000", "BatchResource")
         assert quota.path.endswith("/cpu.max")
@@ -229,7 +240,7 @@ def test_a_real_agent_tells_when_somebody_else_changes_a_file(
         assert path is not None
         assert found.container.group.startswith(group)
         assert world.kernel.write(path, "20000") is None
-        found = await explain_container(client, named("work"), ADDRESS)
+        found = await explain_container(client, named("work"), ADDRESS, world.clock)
         assert found.differing == 1
         assert "1 of" in printed(found)[-1]
         await agent.stop()

@@ -31,6 +31,7 @@ _TITLES = ("FILE", "WANTED", "KERNEL", "DECIDED BY", "WRITTEN")
 _MARGIN = "    "  # of the lines below a value
 _NARROWEST = 40  # to which they are wrapped
 _LOOK_AGAIN_S = 1.0
+_LEARN_S = 15.0  # that an agent has to learn of a container that runs: it looks at its pods in rounds
 
 
 class ContainerName(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +109,7 @@ def container(
         if values:
             found = await wait_for_values(client, wanted, address, values, clock, seconds)
         else:
-            found = await explain_container(client, wanted, address)
+            found = await explain_container(client, wanted, address, clock)
         print_result(found, output, lambda out: print_container(out, found, now(clock)))
 
     cluster_access.run_with_client(main, kubeconfig, context)
@@ -137,13 +138,15 @@ async def wait_for_values(
     while True:
         found = await _ask(client, wanted, address)
         held: dict[str, str | None] = {}
-        if not isinstance(found, str):
+        if isinstance(found, ContainerExplanation):
             held = {value.knob: value.kernel for value in found.container.values}
             if all(held.get(file) == value for file, value in values.items()):
                 return found
         if clock.monotonic() >= deadline:
             missing = [f"{file} is {_held_text(held, file)}, not {value}" for file, value in values.items()]
-            cluster_access.fail(found if isinstance(found, str) else f"after {timeout_s:g} s {'; '.join(missing)}")
+            if isinstance(found, UnknownContainer):
+                cluster_access.fail(found.message)
+            cluster_access.fail(f"after {timeout_s:g} s {'; '.join(missing)}")
         await clock.sleep(_LOOK_AGAIN_S)
 
 
@@ -152,13 +155,33 @@ def _held_text(held: Mapping[str, str | None], file: str) -> str:
     return "not given by koordlet" if file not in held else "unreadable" if value is None else _shown(value)
 
 
-async def explain_container(client: Client, wanted: ContainerName, address: KoordletAddress) -> ContainerExplanation:
-    """Ask the agent of the container's node; end the command where there is no such container or no answer."""
-    found = await _ask(client, wanted, address)
-    return cluster_access.fail(found) if isinstance(found, str) else found
+async def explain_container(
+    client: Client, wanted: ContainerName, address: KoordletAddress, clock: Clock
+) -> ContainerExplanation:
+    """Ask the agent of the container's node; end the command where there is no such container or no answer.
+
+    An agent learns of a pod a moment after it runs, so that one it does not know yet is asked for again.
+    """
+    deadline = clock.monotonic() + _LEARN_S
+    while True:
+        found = await _ask(client, wanted, address)
+        if isinstance(found, ContainerExplanation):
+            return found
+        if not found.runs or clock.monotonic() >= deadline:
+            cluster_access.fail(found.message)
+        await clock.sleep(_LOOK_AGAIN_S)
 
 
-async def _ask(client: Client, wanted: ContainerName, address: KoordletAddress) -> ContainerExplanation | str:
+class UnknownContainer(msgspec.Struct, frozen=True, kw_only=True):
+    """UnknownContainer is what an agent that knows no such container leaves to say."""
+
+    message: str
+    runs: bool  # by the pod's status
+
+
+async def _ask(
+    client: Client, wanted: ContainerName, address: KoordletAddress
+) -> ContainerExplanation | UnknownContainer:
     """Ask the agent; the answer may be that it does not know the container, as while this one starts."""
     found = await client.get(PODS, wanted.pod, wanted.namespace)
     if isinstance(found, ApiError) and found.not_found:
@@ -177,10 +200,11 @@ async def _ask(client: Client, wanted: ContainerName, address: KoordletAddress) 
     listed = [one for one in known if one.uid == pod.metadata.uid] or known
     own = [one for one in listed if one.level == "container" and one.container == name]
     if not own:
-        return (
+        message = (
             f"the agent of {pod.spec.node_name} knows no cgroup of container {name} of {wanted.full_pod}:"
             f" the pod is {pod.status.phase}"
         )
+        return UnknownContainer(message=message, runs=pod.status.phase == "Running")
     groups = tuple(one for one in listed if one.level == "pod")
     differing = sum(value.differs for group in (own[-1], *groups) for value in group.values)
     return ContainerExplanation(node=pod.spec.node_name, container=own[-1], pod=groups, differing=differing)
