@@ -13,11 +13,11 @@ import trustme
 
 from koord.telemetry import component_server, http_routing
 from koord.telemetry import component_server as module
-from koord.telemetry.certificates import ServingCertificate, ServingCertificateError, self_signed
 from koord.telemetry.clock import WallClock
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
 from koord.telemetry.http_routing import HttpCall, HttpReply
 from koord.telemetry.metrics import MetricRegistry
+from koord.telemetry.serving_certificate import ServingCertificate, ServingCertificateError, self_signed
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from koord.telemetry import http_routing, metrics
-from koord.telemetry.certificates import ServingCertificate, ServingCertificateError
 from koord.telemetry.clock import Clock
 from koord.telemetry.http_routing import NOT_FOUND, HttpCall, HttpGuard, HttpHandler, HttpReply, RouteTable
 from koord.telemetry.metrics import MetricFamily, MetricRegistry
+from koord.telemetry.serving_certificate import ServingCertificate, ServingCertificateError
 
 # None when all is well, else what is wrong, as text for the log and for `?verbose` of trusted callers.
 HealthCheck = Callable[[], str | None]

@@ -15,9 +15,9 @@ from koord.kube.config.connection import BadConfig
 from koord.kube.controller.process import ListenAddress
 from koord.kube.transport.delegated_auth import AuthCacheTtls, DelegatedAuth
 from koord.kube.transport.http import HttpTransport
-from koord.telemetry.certificates import TLS_VERSIONS, ServingCertificate, ServingCertificateError, self_signed
 from koord.telemetry.clock import WallClock
 from koord.telemetry.metrics import MetricRegistry
+from koord.telemetry.serving_certificate import TLS_VERSIONS, ServingCertificate, ServingCertificateError, self_signed
 from koord.values.json_text import MalformedText
 from koord.values.yaml_text import load_yaml
 

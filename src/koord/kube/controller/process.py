@@ -30,12 +30,12 @@ from koord.kube.leader_election import LeaderElector, LeaseConfig
 from koord.kube.transport.fenced_socket import WriteFence
 from koord.kube.transport.http import HttpTransport
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, Unreachable, WatchStream
-from koord.telemetry.certificates import ServingCertificate
 from koord.telemetry.clock import Clock
 from koord.telemetry.component_server import ComponentServer, HealthCheck
 from koord.telemetry.http_routing import HttpGuard
 from koord.telemetry.metrics import Gauge, MetricFamily, MetricRegistry
 from koord.telemetry.process import freeze_after_startup, register_process_metrics
+from koord.telemetry.serving_certificate import ServingCertificate
 
 _DURATION_BUCKETS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 NO_RESPONSE_CODE = "<error>"  # in place of a status code
