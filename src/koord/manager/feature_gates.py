@@ -71,22 +71,22 @@ MANAGER_GATES: Mapping[str, ManagerGate] = {
     "ElasticQuotaEnableUpdateResourceKey": _off(
         "a quota's max may name fewer resources than its parent's", "quota_topology_cache"
     ),
-    _QUOTA_ADMISSION: _off("refuse pods that exceed their quota when they are created", "quota_evaluator"),
+    _QUOTA_ADMISSION: _off("refuse pods that exceed their quota when they are created", "quota_topology_cache"),
     "EnableQuotaAdmissionOnUpdate": _off(
-        "check a pod again that is moved to another quota", "quota_evaluator", _QUOTA_ADMISSION
+        "check a pod again that is moved to another quota", "quota_topology_cache", _QUOTA_ADMISSION
     ),
     "ElasticQuotaIgnorePodOverhead": _off(
-        "the overhead of pods does not count at admission", "quota_evaluator", _QUOTA_ADMISSION
+        "the overhead of pods does not count at admission", "quota_topology_cache", _QUOTA_ADMISSION
     ),
     "ElasticQuotaEvaluationTransformPod": _off(
         "count pods at admission as transformers change them",
-        "quota_evaluator",
+        "quota_topology_cache",
         _QUOTA_ADMISSION,
         "ReplaceResourcesTransformer",
     ),
     "ReplaceResourcesTransformer": _off(
         "the annotation replace-resources changes what a pod counts for",
-        "quota_evaluator",
+        "quota_topology_cache",
         "ElasticQuotaEvaluationTransformPod",
     ),
     "PriorityTransformer": ManagerGate(
