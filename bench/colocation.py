@@ -30,8 +30,6 @@ from bench.latency_service import blocks_of
 from bench.manager import server
 from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE
 from koord.host.cgroup import knob
-from koord.host.core_sched import check_time_slices
-from koord.host.filesystem import Host
 from koord.koordlet.reporters.builders.node_conditions import FEW_CPUS
 from koord.kube.client.typed_client import Client
 
@@ -45,7 +43,7 @@ ALONE, UNMANAGED, ASKING, MANAGED = "alone", "unmanaged BestEffort", "unmanaged 
 GOAL_RATIO = 1.05 if CPUS >= FEW_CPUS else 1.2  # where a request meets batch work on half of the machine
 GOAL = f"managed p99 at most {GOAL_RATIO} times alone, at more than 60 % machine CPU"
 HOG = "while True: pass"
-BY_QUOTA = CPUS < FEW_CPUS and check_time_slices(Host.local()) is not None
+BY_QUOTA = CPUS < FEW_CPUS
 POLICY = "cfsQuota" if BY_QUOTA else "idleCpuset"
 SLO: dict[str, Any] = {
     "resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": POLICY, "cpuSuppressThresholdPercent": 65},

@@ -38,26 +38,12 @@ def test_the_recommended_suppress_policy(found: list[CapabilityRow], said: str) 
     ("found", "cpus", "said"),
     [
         pytest.param(rows(cpuset__cpus="supported", cpu__idle="supported"), 2, "cfsQuota with cpuQOS", id="two"),
-        pytest.param(
-            rows(cpuset__cpus="supported", cpu__idle="supported", time_slice="supported"),
-            2,
-            "idleCpuset keeps",
-            id="two-with-time-slices",
-        ),
-        pytest.param(
-            rows(cpuset__cpus="supported", cpu__idle="supported", time_slice="off"),
-            2,
-            "without time_slice",
-            id="two-on-an-older-kernel",
-        ),
         pytest.param(rows(cpuset__cpus="supported", cpu__idle="supported"), 8, "idleCpuset keeps", id="enough"),
         pytest.param(rows(cpuset__cpus="supported", cpu__idle="supported"), None, "idleCpuset keeps", id="unknown"),
         pytest.param(rows(cpuset__cpus="supported", cpu__idle="off"), 2, "cpuset is the best", id="no-idle-groups"),
     ],
 )
-def test_few_cpus_are_divided_by_a_set_only_with_time_slices(
-    found: list[CapabilityRow], cpus: int | None, said: str
-) -> None:
+def test_few_cpus_are_not_divided_by_a_set(found: list[CapabilityRow], cpus: int | None, said: str) -> None:
     assert said in recommended_suppress_policy(found, cpus)
 
 

@@ -9,14 +9,13 @@ import msgspec
 
 from koord.api.config.slo import defaults
 from koord.host.cgroup import knob
-from koord.host.hardware import TIME_SLICE, Capability, CapabilityState
+from koord.host.hardware import Capability, CapabilityState
 from koord.koordlet.strategies.registry import STRATEGIES
 
 PREFIX = "koordinator.sh/"
 SUPPORTED, DEGRADED, UNSUPPORTED = "Supported", "Degraded", "Unsupported"
 _LONGEST = 1000  # characters of a condition's message
-# On fewer CPUs a set of them for BE leaves services too few, unless BE gives way there at once because its time slices
-# are long: docs/concepts/cpu-tail.md has the measurements.
+# On fewer CPUs a set of them for BE leaves services too few: docs/concepts/cpu-tail.md has the measurements.
 FEW_CPUS = 8
 
 
@@ -59,12 +58,9 @@ def recommended_suppress_policy(rows: Iterable[CapabilityRow], cpus: int | None 
     works = {one.knob for one in rows if one.state in (CapabilityState.SUPPORTED.value, CapabilityState.DEGRADED.value)}
     if knob.CPUSET not in works:
         return f"cpuSuppressPolicy: {defaults.CFS_QUOTA} is the only one that works here, as {knob.CPUSET} does not"
-    few = cpus is not None and cpus < FEW_CPUS and TIME_SLICE not in works
-    if few and not works.isdisjoint((knob.CPU_BVT, knob.CPU_IDLE)):
-        policy = f"cpuSuppressPolicy: {defaults.CFS_QUOTA} with cpuQOS of beClass keeps services fastest here"
-        return (
-            f"{policy}, as {defaults.IDLE_CPUSET} leaves them too few of {cpus} CPUs without {TIME_SLICE} (Linux 6.12)"
-        )
+    if cpus is not None and cpus < FEW_CPUS and not works.isdisjoint((knob.CPU_BVT, knob.CPU_IDLE)):
+        policy = f"cpuSuppressPolicy: {defaults.CFS_QUOTA} with cpuQOS of beClass"
+        return f"{policy} keeps services fastest here, as {defaults.IDLE_CPUSET} leaves them too few of {cpus} CPUs"
     if knob.CPU_BVT in works:
         return f"cpuSuppressPolicy: {defaults.IDLE_CPUSET} with cpuQOS of beClass keeps services fastest here"
     if knob.CPU_IDLE in works:
